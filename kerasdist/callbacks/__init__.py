@@ -1,4 +1,4 @@
-"""Callbacks for stock `fit`: some change the update of the weights, others save or watch it."""
+"""Callbacks for `fit`: some change the update of the weights, others save or watch it."""
 
 from kerasdist.callbacks.checkpoint import Checkpoint as Checkpoint
 from kerasdist.callbacks.every import Every as Every

@@ -5,21 +5,22 @@ import signal
 import sys
 import uuid
 import weakref
+from typing import Any
 
 from kerasdist.checkpoints import (
     Folder,
     Preemption,
     Resumption,
     Saved,
-    Saving,
+    Snapshots,
     Writer,
     earlier_fits,
     histories,
     model_state,
-    resume,
     resumption,
     variables,
 )
+from kerasdist.checkpoints.found_checkpoint import FoundCheckpoint, Training
 from kerasdist.private import keras_fit
 from kerasdist.support.checks import (
     check_bool,
@@ -69,7 +70,7 @@ class Checkpoint(UpdateCallback):
 
     The chief writes. A checkpoint is complete or absent, whenever its writer is killed. A damaged
     one is skipped with a warning; one that cannot be read for another reason, such as its
-    permissions, is an error. The weights load with stock Keras:
+    permissions, is an error. The weights load with plain Keras:
     `model.load_weights("<directory>/step-00000120/model.weights.h5")`.
 
     Args:
@@ -185,7 +186,7 @@ class Checkpoint(UpdateCallback):
     def describe(self):
         return ""
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None):
         call = self._checked_call()
         call.keeps_data_state = True
         self._is_due, self._num_epochs_here = False, 0
@@ -202,7 +203,7 @@ class Checkpoint(UpdateCallback):
         is_over = self._resumption is not None and self._resumption.is_over
         if not is_over and peers.is_chief(self.model.distribute_strategy):
             self._writer.begin()
-        self._saving = Saving(
+        self._snapshots = Snapshots(
             *(call, self._folder, self._writer),
             fit=fit,
             run=self._run,
@@ -238,7 +239,7 @@ class Checkpoint(UpdateCallback):
         )
 
     def _end_writing(self):
-        self._saving.end()
+        self._snapshots.end()
         if self._writer.has_failed:
             self._say(self._writer.describe_newest())
 
@@ -251,41 +252,41 @@ class Checkpoint(UpdateCallback):
         if self._resumption is not None:
             self._resumption.set_first_epoch()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None):
         is_first = not self._num_epochs_here
         if is_first:
-            self._saving.warn_of_callbacks()
+            self._snapshots.warn_of_callbacks()
         else:
             self._resumption = None
-        self._saving.begin_epoch(epoch)
+        self._snapshots.begin_epoch(epoch)
         is_saved = True
         if self._resumption is not None:
-            self._saving.num_steps = self._resumption.num_steps
+            self._snapshots.num_steps = self._resumption.num_steps
             self._resumption.go_on()
         elif self._is_due or (self._counter is None and not is_first):
             self._save(0, beside=self.every_secs is not None)
         else:
             is_saved = False
         self._num_epochs_here += 1
-        self._saving.note_history()
+        self._snapshots.note_history()
         # After the next step in the middle of an epoch: what is saved is of an epoch that begins.
-        if not self._saving.num_steps and self._preemption.is_due(self.model):
+        if not self._snapshots.num_steps and self._preemption.is_due(self.model):
             if not is_saved:
                 self._save(0)
             self._leave()
 
-    def on_epoch_begun(self, epoch):
+    def on_epoch_begun(self, epoch: int):
         if self._resumption is not None:
             self._resumption.go_on_in_epoch()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None):
         super().on_test_begin(logs)
-        self._saving.note_cut(self._steps_of_epoch() or 0)
+        self._snapshots.note_cut(self._steps_of_epoch() or 0)
 
-    def on_epoch_end(self, epoch, logs=None):
-        self._saving.note_cut(self._steps_of_epoch() or 0)
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None):
+        self._snapshots.note_cut(self._steps_of_epoch() or 0)
         if logs is not None and self._resumption is not None:
-            self._resumption.complete(logs, self._saving.num_steps)
+            self._resumption.complete(logs, self._snapshots.num_steps)
         if not self.keep_best:
             return
         self._is_due = True
@@ -296,15 +297,15 @@ class Checkpoint(UpdateCallback):
                 f"of the epoch, which are: {', '.join(logs or ())}. It keeps only the newest."
             )
             self._has_missed = True
-        self._saving.monitored = {self.monitor: None if value is None else float(value)}
+        self._snapshots.monitored = {self.monitor: None if value is None else float(value)}
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None):
         if self._is_due:
             self._save(batch, beside=self.every_secs is not None)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None):
         num_steps = running_call.num_steps_of_epoch(self.model, batch)
-        self._saving.num_steps = num_steps
+        self._snapshots.num_steps = num_steps
         # Written before the next step, when all callbacks have seen this one.
         if self._counter is not None and self._counter.advance(batch):
             self._is_due = True
@@ -313,23 +314,23 @@ class Checkpoint(UpdateCallback):
             self._save(num_steps)
             self._leave()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None):
         keras_fit.begin_at(self.model, None)
         self._last_model = weakref.ref(self.model)
         if self._resumption is not None and not self._num_epochs_here:  # Nothing was left to train.
             self._resumption.end()
         else:
             self._is_due = False
-            self._saving.save_end()
+            self._snapshots.save_end()
         history = histories.read(getattr(self.model, "history", None))
-        earlier_fits.note(self.model, self.directory, history, self._saving.last_step)
+        earlier_fits.note(self.model, self.directory, history, self._snapshots.last_step)
         self._resumption = None
         # Before the next `fit`, or whatever the program does now.
         if self.save_on_term and self._preemption.is_due_at_end(self.model):
             self._leave()
 
-    def _save(self, step: int, *, beside=False):
-        if self._saving.save(step, beside=beside):
+    def _save(self, step: int, *, beside: bool = False):
+        if self._snapshots.save(step, beside=beside):
             self._is_due = False
 
     def _leave(self):
@@ -355,7 +356,7 @@ class Checkpoint(UpdateCallback):
         if saved is None:
             return None
         slots.make(self.model)
-        training = resume.Training(
+        training = Training(
             fit=fit,
             epochs=self._epochs(),
             batch_size=call.batch_size,
@@ -364,7 +365,8 @@ class Checkpoint(UpdateCallback):
             variables=variables.signature_of(self.model),
             other_optimizers=variables.other_optimizers_of(self.model),
         )
-        if resume.is_of_earlier_fit(saved.record, training):
+        found = FoundCheckpoint(saved, training)
+        if found.is_of_earlier_fit:
             return None
         if self._last_model and self._last_model() is not self.model:
             raise ValueError(
@@ -372,13 +374,13 @@ class Checkpoint(UpdateCallback):
                 "process. Give each model, such as that of a fold, a Checkpoint and a folder of "
                 "its own."
             )
-        strategy = self.model.distribute_strategy
-        end = resumption.agreed_end(self._folder, saved, training, strategy)
-        saved = end or saved
-        if differences := resume.differences(saved.record, training):
+        end = resumption.agreed_end(self._folder, found, self.model.distribute_strategy)
+        if end is not None:
+            saved, found = end, FoundCheckpoint(end, training)
+        if differences := found.differences():
             self._refuse(saved, short_list(differences, 6, separator="; "))
             return None
-        resumed = Resumption(saved, training, call, self._say, is_passed_over=end is not None)
+        resumed = Resumption(found, call, self._say, is_passed_over=end is not None)
         resumed.begin()
         self.resumed_from, self._run = saved.path, saved.record["run"]
         call.is_resumed = True
@@ -386,7 +388,7 @@ class Checkpoint(UpdateCallback):
             call.resumed_time = saved.record.get("time", 0.0)
         return resumed
 
-    def _refuse(self, saved, differences: str):
+    def _refuse(self, saved: Saved, differences: str):
         if not self.weights_if_changed:
             raise self.MismatchError(
                 f"{saved.path} is of another training: {differences}. Restore the model, optimizer "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -52,16 +53,16 @@ class Every(Wrapper):
             check_secs("secs", secs)
         self._steps, self._secs, self._clock = steps, secs, clock
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model):
         super().set_model(model)
         self._counter, self._num_steps, self._seen_at = StepCounter(model), 0, self._clock()
 
-    def _hand_on(self, hook):
+    def _hand_on(self, hook: str):
         super()._hand_on(hook)
         if hook == "on_train_batch_end" and is_overridden(self.callback, hook):
             self.on_train_batch_end = self._on_train_batch_end
 
-    def _on_train_batch_end(self, batch, logs=None):
+    def _on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None):
         num_new = self._counter.advance(batch)
         self._num_steps += num_new
         if self._is_due(num_new):

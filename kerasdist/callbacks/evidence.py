@@ -1,4 +1,4 @@
-"""What a replica knows about a step that is not finite."""
+"""Keeps what a replica knows about a step that is not finite, for its explanation."""
 
 import contextlib
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class Evidence:
         num_variables: How many are trained.
     """
 
-    def __init__(self, strategy, num_variables: int):
+    def __init__(self, strategy: tf.distribute.Strategy, num_variables: int):
         self._strategy = strategy
         self._num_replicas, self._num_variables = strategy.num_replicas_in_sync, num_variables
         self._names: tuple = ()
@@ -40,7 +40,9 @@ class Evidence:
         """Returns whether something is kept: bool scalar. Traced."""
         return self._counts[0] >= 0
 
-    def keep(self, step, found, names: Iterable[str], data, *, is_first: bool) -> None:
+    def keep(
+        self, step: tf.Tensor, found: Any, names: Iterable[str], data: Any, *, is_first: bool
+    ) -> None:
         """Keeps what is known about the first such step, and counts them all. Traced.
 
         Args:
@@ -109,7 +111,7 @@ class Evidence:
         """Returns what the replica got, as arrays in the structure of the data."""
         kept = iter(self._leaves or ())
 
-        def leaf(value):
+        def leaf(value: Any):
             if value is None:
                 return None
             parts = tf.nest.flatten(value, expand_composites=True)
@@ -120,9 +122,9 @@ class Evidence:
         return tf.nest.map_structure(leaf, self._structure)
 
 
-def _variable(value):
+def _variable(value: Any):
     return tf.Variable(value, trainable=False)
 
 
-def _variable_for(leaf):
+def _variable_for(leaf: Any):
     return tf.Variable(tf.zeros([0], leaf.dtype), shape=tf.TensorShape(None), trainable=False)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from kerasdist.private import scopes
 
 
-def specs_of(data) -> Any:
+def specs_of(data: Any) -> Any:
     """Returns the `tf.TensorSpec` of one example of each input in a batch (x, y, sample_weight).
 
     Args:
@@ -21,7 +21,7 @@ def specs_of(data) -> Any:
     return tf.nest.map_structure(_spec_of, inputs)
 
 
-def forward_flops(model: keras.Model, specs) -> float:
+def forward_flops(model: keras.Model, specs: Any) -> float:
     """Returns the operations of a forward pass of a model that is built.
 
     Args:
@@ -46,12 +46,12 @@ def forward_flops(model: keras.Model, specs) -> float:
     return tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
 
 
-def _spec_of(leaf) -> tf.TensorSpec | None:
+def _spec_of(leaf: Any) -> tf.TensorSpec | None:
     if leaf is None:
         return None
     shape = tf.TensorShape(leaf.shape)
     return tf.TensorSpec(shape if shape.rank is None else [1, *shape[1:]], leaf.dtype)
 
 
-def _are_known(specs) -> bool:
+def _are_known(specs: Any) -> bool:
     return all(leaf is None or leaf.shape.is_fully_defined() for leaf in tf.nest.flatten(specs))

@@ -1,5 +1,9 @@
 """Accumulation of gradients over several batches."""
 
+from collections.abc import Callable
+from typing import Any
+
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -54,7 +58,7 @@ class GradientAccumulation(UpdateCallback):
         self._num_batches: dict = {}
         self._totals: dict = {}
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         if traits.is_async(model.distribute_strategy):
             raise ValueError(
                 "GradientAccumulation is not supported with parameter servers: workers that train "
@@ -97,7 +101,7 @@ class GradientAccumulation(UpdateCallback):
             for index, variable in enumerate(variables.values())
         }
 
-    def update(self, gradients_and_variables, apply):
+    def update(self, gradients_and_variables: list, apply: Callable):
         first = id(gradients_and_variables[0][1])
         num_batches, total = self._num_batches[first], self._totals[first]
         divisor = self._divisor()
@@ -146,18 +150,18 @@ class GradientAccumulation(UpdateCallback):
             )
         return None if total is None else tf.cast(total, tf.float32)
 
-    def _warn_once(self, message):
+    def _warn_once(self, message: str):
         # Every replica is traced, and again for every new shape.
         if not self._has_warned:
             self._has_warned = True
             warn(message)
 
 
-def _zeros(shape, dtype):
+def _zeros(shape: Any, dtype: str):
     return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
 
-def _add(total, gradient):
+def _add(total: tf.Variable, gradient: Any):
     if isinstance(gradient, tf.IndexedSlices):
         total.scatter_add(gradient)
     else:

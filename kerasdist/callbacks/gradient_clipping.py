@@ -1,5 +1,8 @@
 """Clipping of the aggregated gradient."""
 
+from collections.abc import Callable
+
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -50,14 +53,14 @@ class GradientClipping(UpdateCallback):
         )
         check_positive(self.mode, self.limit, finite=True)
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         if traits.is_compiled_by_xla(model):
             warn(
                 "`jit_compile=True`: XLA drops GradientClipping's check that gradients are finite. "
                 "Add keras.callbacks.TerminateOnNaN() to stop if they are not."
             )
 
-    def update(self, gradients_and_variables, apply):
+    def update(self, gradients_and_variables: list, apply: Callable):
         values, variables = zip(*gradients_and_variables, strict=True)
         clip = {
             "norm": gradients.clip_by_norm,

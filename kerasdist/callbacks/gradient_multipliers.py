@@ -1,8 +1,10 @@
 """Multipliers for the gradients of some variables."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import keras
 
 from kerasdist import patterns
 from kerasdist.callbacks import gradients
@@ -47,11 +49,11 @@ class GradientMultipliers(UpdateCallback):
             patterns.check_pattern("multipliers", pattern)
             _check_factor(pattern, factor)
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         for pattern, _ in self.multipliers:
             patterns.check_matches_something("multipliers", pattern, model.trainable_variables)
 
-    def update(self, gradients_and_variables, apply):
+    def update(self, gradients_and_variables: list, apply: Callable):
         apply(
             [
                 (self._multiply(gradient, variable), variable)
@@ -62,7 +64,7 @@ class GradientMultipliers(UpdateCallback):
     def describe(self):
         return f"multiply {', '.join(patterns.name_of(key) for key, _ in self.multipliers)}"
 
-    def _multiply(self, gradient, variable):
+    def _multiply(self, gradient: Any, variable: keras.Variable):
         for pattern, factor in self.multipliers:
             if patterns.matches(pattern, variable):
                 if gradient is None:
@@ -73,11 +75,11 @@ class GradientMultipliers(UpdateCallback):
                 return gradients.multiply(gradient, self._value_of(factor))
         return gradient
 
-    def _value_of(self, factor):
+    def _value_of(self, factor: Any):
         return factor(replicas.num_updates()) if callable(factor) else factor
 
 
-def _pairs_of(multipliers) -> list[tuple]:
+def _pairs_of(multipliers: Any) -> list[tuple]:
     if isinstance(multipliers, str) or not isinstance(multipliers, (Mapping, Sequence)):
         raise TypeError(
             "`multipliers` must be a dict of factors by path, or a list of pairs. Received: "
@@ -97,7 +99,7 @@ def _pairs_of(multipliers) -> list[tuple]:
     return [(pattern, factor) for pattern, factor in pairs]
 
 
-def _check_factor(pattern, factor):
+def _check_factor(pattern: Any, factor: Any):
     if callable(factor):  # Schedules as well.
         return
     if not is_number(factor):

@@ -4,8 +4,10 @@ The functions take and return gradients as `tf.GradientTape` gives them: tensors
 what an Embedding gathers, or None if the loss does not depend on a variable.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.hooks import graph_checks
@@ -19,7 +21,7 @@ _NOT_FINITE = graph_checks.message(
 )
 
 
-def multiply(gradient, factor) -> Any:
+def multiply(gradient: Any, factor: Any) -> Any:
     """Returns `gradient` times a scalar.
 
     Several multiplications in a row, also with norms taken in between, cost one in a tf.function.
@@ -27,7 +29,7 @@ def multiply(gradient, factor) -> Any:
     return map_values(gradient, lambda values: _product(values, factor))
 
 
-def _product(values, factor):
+def _product(values: Any, factor: Any):
     whole, earlier = _factors(values)
     factor = tf.cast(factor, tf.float64 if values.dtype == tf.float64 else tf.float32)
     if earlier is not None:
@@ -37,12 +39,12 @@ def _product(values, factor):
     return product
 
 
-def _factors(values):
+def _factors(values: Any):
     """Returns what `values` is the product of: a tensor, and a scalar or None."""
     return getattr(values, _FACTORS, (values, None))
 
 
-def clip_by_norm(gradients, norm) -> list:
+def clip_by_norm(gradients: Sequence, norm: float | np.floating) -> list:
     """Returns each gradient, shortened to L2 norm `norm` if it is longer.
 
     Rows of a sparse gradient that stand for the same index are added up first, as the update does.
@@ -59,7 +61,7 @@ def clip_by_norm(gradients, norm) -> list:
     ]
 
 
-def clip_by_global_norm(gradients, norm) -> list:
+def clip_by_global_norm(gradients: Sequence, norm: float | np.floating) -> list:
     """Returns all gradients times the one factor that brings their global norm to `norm`."""
     gradients = [_deduplicated(gradient) for gradient in gradients]
     if _are_all_none(gradients):
@@ -68,7 +70,7 @@ def clip_by_global_norm(gradients, norm) -> list:
     return [multiply(gradient, norm / tf.maximum(total, norm)) for gradient in gradients]
 
 
-def clip_by_value(gradients, value) -> list:
+def clip_by_value(gradients: Sequence, value: float | np.floating) -> list:
     """Returns the gradients with every element between -value and value."""
     gradients = [_deduplicated(gradient) for gradient in gradients]
     if _are_all_none(gradients):
@@ -82,26 +84,26 @@ def clip_by_value(gradients, value) -> list:
         return [map_values(gradient, tf.identity) for gradient in clipped]
 
 
-def _are_all_none(gradients) -> bool:
+def _are_all_none(gradients: Sequence) -> bool:
     return all(gradient is None for gradient in gradients)
 
 
-def _square_sums(gradients):
+def _square_sums(gradients: Sequence):
     """Returns the sum of squares of each gradient that is not None: float32 scalars."""
     present = [gradient for gradient in gradients if gradient is not None]
     return [_square_sum(*_factors(values_of(gradient))) for gradient in present]
 
 
-def _square_sum(values, factor):
+def _square_sum(values: Any, factor: Any):
     # l2_loss is half of it, in one pass over the memory.
     total = 2 * tf.nn.l2_loss(tf.cast(values, tf.float32))
     return total if factor is None else total * tf.cast(factor, tf.float32) ** 2
 
 
-def _finite(norms):
+def _finite(norms: tf.Tensor):
     """Returns `norms`; fails if one is infinite or NaN, before anything is computed from it."""
     return tf.debugging.check_numerics(norms, _NOT_FINITE)
 
 
-def _deduplicated(gradient):
+def _deduplicated(gradient: Any):
     return added_up(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -56,16 +57,16 @@ class LossAverages(StepCallback):
             if name in state:
                 variable.assign(state[name])
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         if self.prepared_for() is model:
             self._restored = self.get_state()
         self._state = {}
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None):
         for name in self._state:  # They go on from it; no other model must begin with it.
             self._restored.pop(name, None)
 
-    def observe(self, losses):
+    def observe(self, losses: dict[str, Any]):
         for name, loss in losses.items():
             if name not in self._state:
                 strategy = self.model.distribute_strategy
@@ -77,7 +78,7 @@ class LossAverages(StepCallback):
             weight = self.decay * weight + (1 - self.decay)
             self._state[name].assign(tf.stack([loss, total, weight]))
 
-    def change_logs(self, logs):
+    def change_logs(self, logs: dict[str, Any]):
         for name, state in self._state.items():
             raw, total, weight = (float(value) for value in state.numpy())
             logs |= {f"{name} (raw)": raw, name: total / weight if weight else raw}

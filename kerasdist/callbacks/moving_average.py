@@ -1,7 +1,7 @@
 """Moving averages of the weights."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -136,7 +136,7 @@ class MovingAverage(StepCallback):
         for name, (variable, average) in named.items():
             (variable if self._is_applied else average).assign(values[name])
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         variables = self._variables_of(model)
         if not variables:
             raise ValueError(
@@ -158,7 +158,7 @@ class MovingAverage(StepCallback):
             for name, variable in list(patterns.by_unique_path(variables).items())[len(held) :]
         ]
 
-    def after_update(self, variables):
+    def after_update(self, variables: list[keras.Variable]):
         updated = {id(variable) for variable in variables}
         # If a step makes several updates, statistics move only once.
         is_first = replicas.is_first_update()
@@ -173,7 +173,7 @@ class MovingAverage(StepCallback):
             count = replicas.num_updates()
             tf.cond(count % self.every_steps == 0, lambda: self._move(moving), lambda: None)
 
-    def validating(self, model):
+    def validating(self, model: keras.Model):
         return self.applied(model) if self.validate else super().validating(model)
 
     def variables_of_replicas(self):
@@ -183,7 +183,7 @@ class MovingAverage(StepCallback):
         warm_up = ", warming up" if self.num_updates else ""
         return f"then average with decay={self.decay:g}{warm_up}"
 
-    def _move(self, averages):
+    def _move(self, averages: list[tuple[keras.Variable, tf.Variable]]):
         decay: Any = self.decay
         if self.num_updates:
             count = tf.cast(replicas.num_updates(), tf.float32)
@@ -194,12 +194,12 @@ class MovingAverage(StepCallback):
                 with self._device_of(part):
                     _move_towards(average_of_part, tf.convert_to_tensor(part), 1 - decay)
 
-    def _device_of(self, part):
+    def _device_of(self, part: tf.Variable):
         # On a parameter server neither of the two is sent for.
         is_remote = traits.has_remote_variables(self.model.distribute_strategy)
         return tf.device(part.device) if is_remote else contextlib.nullcontext()
 
-    def _variables_of(self, model) -> list[keras.Variable]:
+    def _variables_of(self, model: keras.Model) -> list[keras.Variable]:
         variables = list(model.trainable_variables) if self.trainable else []
         if self.batch_statistics:
             for layer in keras_layers.batch_normalizations_of(model):
@@ -207,7 +207,7 @@ class MovingAverage(StepCallback):
         # A frozen BatchNormalization lists its gamma and beta as well.
         return unique(variables)
 
-    def _make_average(self, variable, name):
+    def _make_average(self, variable: Any, name: str):
         # One that is averaged later than others begins with what it is, unless a state has it.
         is_restored = name in self._restored if self._averages else bool(self._restored)
         value = _checked(self._restored, name, variable) if is_restored else _read(variable.value)
@@ -231,7 +231,7 @@ class MovingAverage(StepCallback):
         names = patterns.by_unique_path(variable for variable, _ in self._averages)
         return dict(zip(names, self._averages, strict=True))
 
-    def _check_knows(self, model):
+    def _check_knows(self, model: keras.Model):
         known = _ids_of(variable for variable, _ in self._averages)
         if not known or not known <= _ids_of(model.variables):
             raise RuntimeError(
@@ -254,7 +254,7 @@ class MovingAverage(StepCallback):
             self._swapped.pop()
 
 
-def _swap(variable, average):
+def _swap(variable: Any, average: Any):
     """Swaps a weight and its average: both or, if it is interrupted, none."""
     weight, averaged = _read(variable.value), _read(average)
     try:
@@ -266,23 +266,23 @@ def _swap(variable, average):
         raise
 
 
-def _ids_of(variables) -> set[int]:
+def _ids_of(variables: Iterable) -> set[int]:
     return {id(variable) for variable in variables}
 
 
-def _move_towards(average, value, share) -> None:
+def _move_towards(average: Any, value: Any, share: Any) -> None:
     # average -= share * (average - value), with one pass over the memory less.
     tf.raw_ops.ResourceApplyGradientDescent(
         var=average.handle, alpha=tf.cast(share, value.dtype), delta=average - value
     )
 
 
-def _read(variable) -> np.ndarray:
+def _read(variable: Any) -> np.ndarray:
     # `.numpy()` of a variable with a value per replica is the mean over them.
     return variable.numpy() if is_sharded(variable) else variable.read_value().numpy()
 
 
-def _checked(state, name, variable):
+def _checked(state: Mapping[str, np.ndarray], name: str, variable: Any):
     if name not in state:
         raise ValueError(
             f"The restored averages lack '{name}'. They hold: {', '.join(sorted(state))}."

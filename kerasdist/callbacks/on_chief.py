@@ -1,5 +1,7 @@
 """Callbacks that one worker runs for all."""
 
+import keras
+
 from kerasdist import tasks
 from kerasdist.training.report.wrapper import Wrapper
 
@@ -23,6 +25,6 @@ class OnChief(Wrapper):
         ```
     """
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model):
         if tasks.is_chief():
             super().set_model(model)

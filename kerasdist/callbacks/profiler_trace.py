@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -86,11 +86,11 @@ class ProfilerTrace(keras.callbacks.Callback):
         self._remote: RemoteRecordings | None = None
         self._mark: Any = None
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model):
         super().set_model(model)
         scope_checks.check_has_strategy(model, type(self).__name__)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None):
         strategy = self.model.distribute_strategy
         self._remote = None
         if self.tasks == "all" and traits.is_async(strategy):
@@ -104,7 +104,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         self._plan(num_updates)
         running_call.at_end(self.model, self._stop)  # Also after an error.
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None):
         if self._left <= 0 and not self._recorder.is_running and self._is_on:
             num_updates = updates_of(self.model)
             self._left = self._first - num_updates - self.model.steps_per_execution
@@ -114,7 +114,7 @@ class ProfilerTrace(keras.callbacks.Callback):
             self._mark = tf.profiler.experimental.Trace("train", step_num=batch, _r=1)
             self._mark.__enter__()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None):
         self._end_mark()
         self._left -= self._steps.advance(batch)
         if self._recorder.is_running:
@@ -124,7 +124,7 @@ class ProfilerTrace(keras.callbacks.Callback):
                 self._stop()
                 self._plan(num_updates)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None):
         if not self._is_on:
             return
         num_updates = updates_of(self.model)
@@ -159,7 +159,7 @@ class ProfilerTrace(keras.callbacks.Callback):
                 "process (of another ProfilerTrace, or TensorBoard(profile_batch=...)): "
                 f"{error.message.rstrip('.')}."
             )
-            self._windows.note_told(self._first)
+            self._windows.note_explained(self._first)
             self._plan(self._first)
             return
         if self._remote:
@@ -190,7 +190,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         if mark is not None:
             mark.__exit__(None, None, None)
 
-    def _warn_of(self, problems):
+    def _warn_of(self, problems: Mapping):
         for task, problem in problems.items():
             warn(
                 f"There is no trace of {task}: {problem}. No further traces of it are requested "

@@ -1,4 +1,4 @@
-"""What one step did, recorded on the device now and then and read by the chief afterwards.
+"""Records now and then what a step does, on the device, for the chief to read afterwards.
 
 Steps at which nobody looks are compiled without it. In the others (a call of `steps_per_execution`
 has several, and workers of parameter servers do not know which number theirs gets) it is behind a
@@ -12,6 +12,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.context import peers
@@ -33,7 +35,15 @@ class StepRecord:
         layers: Layers whose outputs are recorded, by name.
     """
 
-    def __init__(self, strategy, *, variables: Mapping, weights: set, gradients: set, layers: dict):
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        *,
+        variables: Mapping,
+        weights: set,
+        gradients: set,
+        layers: dict,
+    ):
         self._strategy = strategy
         self._names = list(variables)
         self._index = {id(variable): index for index, variable in enumerate(variables.values())}
@@ -87,14 +97,14 @@ class StepRecord:
         self._outputs = {}
         return layer_outputs.watched(list(self._layers.values()), self._note)
 
-    def _note(self, layer, output):
+    def _note(self, layer: keras.layers.Layer, output: Any):
         # Every replica is traced in a thread of its own.
         self._outputs[threading.get_ident(), id(layer)] = layer_outputs.first_number_of(output)
 
     def see_gradients(self, pairs: list) -> None:
         """Remembers the gradients of the global batch, and what layers gave, for `see_update`."""
         if self._is_recorder():
-            self._seen = self._present(pairs), self._own_outputs()
+            self._seen = self._present(pairs), self._outputs_of_replica()
 
     def see_update(self, pairs: list) -> None:
         """Records outputs of layers, and remembers what the update is about to change.
@@ -150,14 +160,14 @@ class StepRecord:
             indices = [[index] for index in rows]
             self._table.scatter_nd_update(indices, tf.stack(list(rows.values())))
 
-    def _present(self, pairs) -> list[tuple]:
+    def _present(self, pairs: list) -> list[tuple]:
         return [
             (self._index[id(variable)], gradient, variable)
             for gradient, variable in pairs
             if gradient is not None and id(variable) in self._index
         ]
 
-    def _own_outputs(self) -> dict:
+    def _outputs_of_replica(self) -> dict:
         thread = threading.get_ident()
         found = {
             index: self._outputs.get((thread, id(layer)))
@@ -215,18 +225,18 @@ class Record:
     outputs: dict[str, tensor_statistics.Statistics]
 
 
-def _found(names, norms) -> dict:
+def _found(names: Any, norms: np.ndarray) -> dict:
     """Returns the numbers that were recorded, by name: a step need not have all of them."""
     return {name: norm for name, norm in zip(names, norms, strict=True) if norm != -1}
 
 
-def _statistics(names, rows) -> dict:
+def _statistics(names: Any, rows: np.ndarray) -> dict:
     found = _found(names, rows[:, 0])
     pairs = zip(names, rows, strict=True)
     return {name: tensor_statistics.read(row) for name, row in pairs if name in found}
 
 
-def _numbers(gradients, applied, before) -> dict:
+def _numbers(gradients: list[tuple], applied: list[tuple], before: Any) -> dict:
     """Returns rows of each variable's norms, before and after callbacks, and update ratio."""
     norms: dict = {}  # A gradient that no callback has changed is measured once.
     for _, gradient, _ in [*gradients, *applied]:
@@ -247,7 +257,7 @@ def _numbers(gradients, applied, before) -> dict:
     return dict(zip(indices, tf.unstack(rows), strict=True))
 
 
-def _update_ratios(applied, before) -> dict:
+def _update_ratios(applied: list[tuple], before: Any) -> dict:
     """Returns the norm of the change of each variable over that of the variable before it."""
     ratios, end = {}, 0
     for index, _, variable in applied:
@@ -259,6 +269,6 @@ def _update_ratios(applied, before) -> dict:
     return ratios
 
 
-def _flat(variable):
+def _flat(variable: keras.Variable):
     parts = [tf.reshape(tf.convert_to_tensor(part), [-1]) for part in parts_of(variable.value)]
     return tf.cast(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), tf.float32)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -88,7 +89,7 @@ class StopOnNonFinite(StepCallback):
         self.batch: Any = None
         self.step: int | None = None
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         strategy = model.distribute_strategy
         self._index = {id(each): index for index, each in enumerate(model.trainable_variables)}
         # A callback may freeze some of them later.
@@ -103,7 +104,7 @@ class StopOnNonFinite(StepCallback):
         # XLA cannot keep what may have a different size in each call.
         self._keeps_batch = not traits.is_compiled_by_xla(model)
 
-    def extra_sums(self, gradients):
+    def extra_sums(self, gradients: list):
         step: Any = replicas.current()
         sizes = tf.stack([_size_of(each) for each in gradients]) if gradients else tf.zeros([0])
         losses = [tf.cast(each, tf.float32) for each in replicas.losses().values()]
@@ -117,7 +118,7 @@ class StopOnNonFinite(StepCallback):
         flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
         return {_extra_sum(step.updates.optimizers): flag}
 
-    def guard_scaled(self, gradients, optimizer):
+    def guard_scaled(self, gradients: list, optimizer: keras.optimizers.Optimizer):
         step: Any = replicas.current()
         is_bad, leave_out, _ = self._judgment(
             step.updates.optimizers, optimizer.inner_optimizer, []
@@ -130,7 +131,7 @@ class StopOnNonFinite(StepCallback):
         spoilt = map_values(first, lambda values: tf.where(is_bad, np.nan, values))
         return [spoilt if gradient is first else gradient for gradient in gradients]
 
-    def update(self, gradients_and_variables, apply):
+    def update(self, gradients_and_variables: list, apply: Callable):
         step: Any = replicas.current()
         if threading.get_ident() not in self._found_by:  # A LossScaleOptimizer has been asked.
             apply(gradients_and_variables)
@@ -143,7 +144,9 @@ class StopOnNonFinite(StepCallback):
             self._sizes_before.assign(tf.where(is_bad, seen, self._of_all(indices, sizes, seen)))
         rare_cond(is_bad, leave_out, lambda: apply(gradients_and_variables))
 
-    def _judgment(self, before, optimizer, variables) -> tuple:
+    def _judgment(
+        self, before: list, optimizer: keras.optimizers.Optimizer, variables: list[int]
+    ) -> tuple:
         """Returns whether the update is left out, what is then done, and the sizes of gradients.
 
         Args:
@@ -172,7 +175,7 @@ class StopOnNonFinite(StepCallback):
         replicas.discard_if(is_left_out)
         return is_left_out, leave_out, sizes
 
-    def _of_all(self, variables: list, sizes, others):
+    def _of_all(self, variables: list, sizes: tf.Tensor, others: tf.Tensor):
         """Returns the sizes of all variables, with `others` for those that are not among them."""
         if variables == list(range(len(self._index))):
             return sizes
@@ -180,19 +183,19 @@ class StopOnNonFinite(StepCallback):
             return others
         return tf.tensor_scatter_nd_update(others, [[each] for each in variables], sizes)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None):
         self.batch, self.step, self._num_restores = None, None, 0
         for evidence in self._evidence:
             evidence.forget()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None):
         step = self.model.train_function
         if step is None:  # A callback has compiled the model: `on_train_end` looks.
             return
         if step.may_have_discarded and self._evidence[0].step >= 0:
             self._act()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None):
         # Of workers that went on meanwhile. If training stops, it is said only once.
         is_news = self.step is None or self.action == "restore"
         if is_news and self._evidence[0].step >= 0:
@@ -308,7 +311,7 @@ class StopOnNonFinite(StepCallback):
         return f"the gradient of '{bad[-1]}'" if bad else "a gradient"
 
 
-def _inputs_in(batch):
+def _inputs_in(batch: Any):
     """Returns the inputs of a batch; all of it if only the train_step knows what they are."""
     try:
         x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
@@ -321,20 +324,20 @@ def _extra_sum(updates: list) -> str:
     return f"replicas that are not finite, update {len(updates)}"
 
 
-def _size_of(gradient):
+def _size_of(gradient: Any):
     """Returns half of the squared L2 norm, with one operation that reads the gradient once."""
     if gradient is None:
         return tf.constant(0.0)
     return tf.nn.l2_loss(tf.cast(values_of(gradient), tf.float32))
 
 
-def _is_finite(structure) -> bool:
+def _is_finite(structure: Any) -> bool:
     # numpy's kind of bfloat16 is not that of floats.
     floats = [each for each in _arrays_in(structure) if tf.as_dtype(each.dtype).is_floating]
     return all(np.isfinite(each).all() for each in floats)
 
 
-def _arrays_in(structure) -> list[np.ndarray]:
+def _arrays_in(structure: Any) -> list[np.ndarray]:
     """Returns the arrays in a structure; of ragged and sparse tensors, their components."""
     leaves = tf.nest.flatten(structure, expand_composites=True)
     return [np.asarray(leaf) for leaf in leaves if leaf is not None]
@@ -345,11 +348,11 @@ def _without_objects(array: np.ndarray) -> np.ndarray:
     return array.astype(np.bytes_) if array.dtype == object else array
 
 
-def _first_layer(model, x):
+def _first_layer(model: keras.Model, x: Any):
     """Returns the first layer whose output is not finite for an input, or None."""
     found = []
 
-    def note(layer, output):
+    def note(layer: keras.layers.Layer, output: Any):
         number = layer_outputs.first_number_of(output)
         if number is not None and not np.isfinite(number.numpy()).all():
             found.append(layer)

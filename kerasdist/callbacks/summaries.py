@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist import patterns, plan
-from kerasdist.callbacks.step_record import StepRecord
+from kerasdist.callbacks.step_record import Record, StepRecord
 from kerasdist.callbacks.throughput import Throughput
 from kerasdist.checkpoints.extension_types import is_extension
 from kerasdist.private import keras_optimizers
@@ -32,7 +32,7 @@ from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
 from kerasdist.training.report.limit import Limit
-from kerasdist.training.report.rate_meter import RateMeter
+from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import (
     UpdateCounter,
     optimizer_of,
@@ -137,7 +137,7 @@ a step was computed; also of each worker |
         self._writes_graph, self._is_strict = graph, on_error == "raise"
         self._graph = None
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         variables = patterns.by_unique_path(model.trainable_variables)
         layers = layer_outputs.by_name(model)
         self._record = StepRecord(
@@ -149,25 +149,25 @@ a step was computed; also of each worker |
         )
 
     @contextlib.contextmanager
-    def tracing(self, model):
+    def tracing(self, model: keras.Model):
         with self._record.watching():
             yield
         self._graph = _outermost(tf.compat.v1.get_default_graph())
 
-    def looks_within(self, num_steps):
+    def looks_within(self, num_steps: int):
         return self._counter.is_due_within(num_steps)
 
-    def observe_gradients(self, gradients_and_variables):
+    def observe_gradients(self, gradients_and_variables: list):
         self._record.see_gradients(gradients_and_variables)
 
-    def observe_update(self, gradients_and_variables):
+    def observe_update(self, gradients_and_variables: list):
         self._record.see_update(gradients_and_variables)
 
-    def after_update(self, variables):
+    def after_update(self, variables: list[keras.Variable]):
         self._record.see_weights()
 
-    def on_train_begin(self, logs=None):
-        self._check_is_alone()
+    def on_train_begin(self, logs: dict[str, Any] | None = None):
+        self._check_is_single()
         self._counter = UpdateCounter(
             self.model, every_steps=self.every_steps, every_secs=self.every_secs
         )
@@ -191,10 +191,10 @@ a step was computed; also of each worker |
                     file.forget_after(self._counter.step, since=training.resumed_time)
             self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None):
         self._meter.begin_epoch()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None):
         self._meter.advance(batch)
         if not self._counter.advance(batch):
             self._record.plan(self._counter.first_update)
@@ -219,7 +219,7 @@ a step was computed; also of each worker |
         )
         self._write_graph()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None):
         if not self._files:
             return
         step = updates_of(self.model)
@@ -234,7 +234,7 @@ a step was computed; also of each worker |
             scalars={f"epoch_{name.removeprefix('val_')}": numbers[name] for name in of_validation},
         )
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None):
         self._write_graph()
         if self._files:
             self._say_end()
@@ -263,7 +263,7 @@ a step was computed; also of each worker |
         when = counted(self.every_steps, "step") if self.every_steps else f"{self.every_secs:g} s"
         return f"write summaries every {when} to {self.log_dir}"
 
-    def _check_is_alone(self):
+    def _check_is_single(self):
         given = running_call.callbacks()
         if sum(isinstance(each, Summaries) and each.log_dir == self.log_dir for each in given) > 1:
             raise ValueError(
@@ -280,7 +280,7 @@ a step was computed; also of each worker |
         if graph is not None and self._writes_graph and self._files:
             self._files["train"].write_graph(graph)
 
-    def _of_rate(self, rate) -> dict[str, float]:
+    def _of_rate(self, rate: Rate) -> dict[str, float]:
         is_asynchronous = traits.is_async(self.model.distribute_strategy)
         return {
             "examples_per_second": rate.examples_per_second,
@@ -311,7 +311,7 @@ class _WantedNames:
         wanted: True, False, or regular expressions for whole names.
     """
 
-    def __init__(self, argument: str, wanted):
+    def __init__(self, argument: str, wanted: Any):
         self._argument = argument
         self._all = wanted if isinstance(wanted, bool) else None
         if self._all is not None:
@@ -340,7 +340,7 @@ class _WantedNames:
         }
 
 
-def _is_scalar(value) -> bool:
+def _is_scalar(value: Any) -> bool:
     """Whether a log is one number; callbacks may write anything into the logs."""
     try:
         array = np.asarray(value)
@@ -349,7 +349,7 @@ def _is_scalar(value) -> bool:
     return array.ndim == 0 and (array.dtype.kind in "biuf" or is_extension(array.dtype))
 
 
-def _outermost(graph):
+def _outermost(graph: Any):
     while getattr(graph, "outer_graph", None) not in (None, graph) and getattr(
         graph.outer_graph, "building_function", False
     ):
@@ -357,7 +357,7 @@ def _outermost(graph):
     return graph if getattr(graph, "building_function", False) else None
 
 
-def _of_record(record) -> dict[str, float]:
+def _of_record(record: Record) -> dict[str, float]:
     numbers = {}
     for tag, norms in (
         ("gradient_norm", record.norms),
@@ -369,7 +369,7 @@ def _of_record(record) -> dict[str, float]:
     return numbers | {f"sparsity/{name}": each.sparsity for name, each in record.outputs.items()}
 
 
-def _histograms(record) -> dict:
+def _histograms(record: Record) -> dict:
     return {
         f"{kind}/{name}": each
         for kind, found in (

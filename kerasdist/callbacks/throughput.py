@@ -1,7 +1,11 @@
-"""How fast training is, now and then, and whether the data is what it waits for."""
+"""Logs how fast training is, and whether the data is what it waits for."""
 
 import math
+from collections.abc import Callable
 from typing import Any
+
+import keras
+import tensorflow as tf
 
 from kerasdist.callbacks.forward_flops import forward_flops, specs_of
 from kerasdist.support.checks import check_int, check_positive
@@ -63,18 +67,18 @@ class Throughput(StepCallback):
         self.peak_flops = peak_flops
         self.last: Rate | None = None
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         self._specs: Any = None  # Of the inputs of the first batch.
         self._flops: float | None = None
         self._has_counted = self.peak_flops is None
 
-    def update(self, gradients_and_variables, apply):
+    def update(self, gradients_and_variables: list, apply: Callable):
         step = replicas.current()
         if not self._has_counted and self._specs is None and step is not None:
             self._specs = specs_of(step.data)
         apply(gradients_and_variables)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None):
         is_asynchronous = traits.is_async(self.model.distribute_strategy)
         self._limit = Limit(are_asynchronous=is_asynchronous)
         self._losses = self.model.train_function.losses.reader()
@@ -82,7 +86,7 @@ class Throughput(StepCallback):
         self._meter, self._epoch = RateMeter(self.model), RateMeter(self.model)
         self._meters = (self._meter, self._epoch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None):
         if not self._has_counted:  # Now, in the first step: its time does not count.
             self._has_counted = True
             self._count_flops()
@@ -99,17 +103,17 @@ class Throughput(StepCallback):
         line = self.line(self._counter.step, rate, None if loss is None else float(loss))
         log_lines.say(self.model.distribute_strategy, line)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None):
         for meter in self._meters:
             meter.begin_epoch()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None):
         rate = self._epoch.look_at_all()
         self._limit.add(rate)
         if logs is not None:  # In each epoch: a history and a CSV have a value of each log.
             logs["examples_per_second"] = rate.examples_per_second if rate else math.nan
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None):
         limit = self._limit.sentence()
         if limit and peers.is_chief(self.model.distribute_strategy):
             log_lines.say(self.model.distribute_strategy, limit)
@@ -145,7 +149,7 @@ class Throughput(StepCallback):
         return f"step {step}{shown} ({'; '.join(parts)})"
 
 
-def _rates(strategy, rate) -> str:
+def _rates(strategy: tf.distribute.Strategy, rate: Rate) -> str:
     num_workers = peers.num_workers(strategy)
     per_worker = rate.examples_per_second / num_workers
     if num_workers == 1:

@@ -1,9 +1,10 @@
-"""Which steps of a `fit` get a trace of their own, and why others that were asked for did not."""
+"""Chooses which steps of a `fit` get a trace of their own, and says why others got none."""
 
 import itertools
 import numbers
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from kerasdist.support.text import short_list
 
@@ -22,14 +23,14 @@ class Windows:
     def __init__(self, *, at_steps: tuple[int, ...] | None, every_steps: int | None):
         self._at_steps, self._every_steps = at_steps or (), every_steps
         self._recorded: list[tuple[int, int]] = []  # The first and the last step of each.
-        self._told: set[int] = set()
+        self._explained: set[int] = set()
         self._begin = 0
 
     def begin_fit(self, num_updates: int, *, is_resumed: bool) -> None:
         """Notes that a `fit` begins after so many updates, perhaps as one that was interrupted."""
         self._begin = num_updates
         if is_resumed:
-            self._told |= {step for step in self._at_steps if step <= num_updates}
+            self._explained |= {step for step in self._at_steps if step <= num_updates}
 
     def next_after(self, num_updates: int) -> int:
         """Returns the first step of the next window, after so many updates."""
@@ -40,11 +41,11 @@ class Windows:
     def note(self, first: int, last: int) -> None:
         """Notes that a window was recorded, from step `first` to `last`."""
         self._recorded.append((first, last))
-        self._told.add(first)
+        self._explained.add(first)
 
-    def note_told(self, first: int) -> None:
+    def note_explained(self, first: int) -> None:
         """Notes that the user knows of a window that there is none."""
-        self._told.add(first)
+        self._explained.add(first)
 
     def left_out(self, num_updates: int) -> str:
         """Returns which of `at_steps` have no trace of their own, and why; "" if all have one.
@@ -52,8 +53,8 @@ class Windows:
         Args:
             num_updates: Those at the end of the `fit`.
         """
-        steps = [step for step in self._at_steps if step not in self._told]
-        self._told.update(steps)
+        steps = [step for step in self._at_steps if step not in self._explained]
+        self._explained.update(steps)
         groups = itertools.groupby(steps, lambda step: self._reason(step, num_updates))
         return "; ".join(f"{short_list(found, _MOST_NAMED)} ({reason})" for reason, found in groups)
 
@@ -87,6 +88,6 @@ def checked(at_steps: Iterable[int]) -> tuple[int, ...]:
     return tuple(map(int, steps))
 
 
-def _is_int(step) -> bool:
+def _is_int(step: Any) -> bool:
     # Those of `np.arange` are ints, too.
     return isinstance(step, numbers.Integral) and not isinstance(step, bool)

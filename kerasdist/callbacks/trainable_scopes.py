@@ -1,7 +1,8 @@
 """Training of some variables only."""
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import keras
 
@@ -52,7 +53,7 @@ class TrainableScopes(StepCallback):
         self.scopes = scopes
         self.freeze_batch_statistics = freeze_batch_statistics
 
-    def prepare(self, model):
+    def prepare(self, model: keras.Model):
         for scope in self.scopes or ():
             patterns.check_matches_something("scopes", scope, model.trainable_variables)
         if self.freeze_batch_statistics and not keras_layers.batch_normalizations_of(model):
@@ -61,10 +62,10 @@ class TrainableScopes(StepCallback):
                 "BatchNormalization layer. Leave the argument out."
             )
 
-    def update(self, gradients_and_variables, apply):
+    def update(self, gradients_and_variables: list, apply: Callable):
         apply([pair for pair in gradients_and_variables if self._is_trained(pair[1])])
 
-    def tracing(self, model):
+    def tracing(self, model: keras.Model):
         if self.freeze_batch_statistics:
             return _statistics_frozen(model)
         return super().tracing(model)
@@ -74,7 +75,7 @@ class TrainableScopes(StepCallback):
         parts = [f"train {named} only"] if named else []
         return ", ".join(parts + ["freeze batch statistics"] * self.freeze_batch_statistics)
 
-    def _is_trained(self, variable) -> bool:
+    def _is_trained(self, variable: Any) -> bool:
         return self.scopes is None or any(
             patterns.matches(scope, variable) for scope in self.scopes
         )

@@ -7,13 +7,14 @@ wrapper is that of the callback in it.
 
 import collections
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from kerasdist.checkpoints.extension_types import is_extension
+from kerasdist.checkpoints.saved import Saved
 from kerasdist.private import keras_fit
 from kerasdist.support import memory
 from kerasdist.support.users_line import warn
@@ -77,14 +78,14 @@ def without_callback(
     ]
 
 
-def arrays_of_class(name: str, saved) -> Iterator[tuple[str, np.ndarray]]:
+def arrays_of_class(name: str, saved: Saved) -> Iterator[tuple[str, np.ndarray]]:
     """Yields names and arrays in the states of callbacks of a class, or of a subclass."""
     for index, state in enumerate(saved.record["callbacks"]):
         if name in (state["class"], *state.get("bases", ())):
             yield from _arrays_of(index, saved.arrays).items()
 
 
-def _write(callback, state: dict, own: dict[str, np.ndarray]):
+def _write(callback: Any, state: dict, own: dict[str, np.ndarray]):
     if hasattr(callback, "set_state"):
         if own:
             callback.set_state(_under_the_names_of(callback.get_state(), own))
@@ -104,7 +105,7 @@ def _under_the_names_of(current: Mapping, own: dict) -> dict:
     return own
 
 
-def _kept_attributes(callback) -> dict[str, Any]:
+def _kept_attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
     try:
         return _own_state(callback) if hasattr(callback, "get_state") else _attributes(callback)
     except _NotKept as error:
@@ -118,7 +119,7 @@ def _kept_attributes(callback) -> dict[str, Any]:
         return {}
 
 
-def _own_state(callback) -> dict[str, np.ndarray]:
+def _own_state(callback: Any) -> dict[str, np.ndarray]:
     if not hasattr(callback, "set_state"):
         raise _NotKept("it has no set_state")
     if not _takes_nothing(callback.get_state):
@@ -129,7 +130,7 @@ def _own_state(callback) -> dict[str, np.ndarray]:
     return {name: _plain(name, value) for name, value in state.items()}
 
 
-def _takes_nothing(function) -> bool:
+def _takes_nothing(function: Callable) -> bool:
     try:
         inspect.signature(function).bind()
     except TypeError:
@@ -137,7 +138,7 @@ def _takes_nothing(function) -> bool:
     return True
 
 
-def _plain(name, value) -> np.ndarray:
+def _plain(name: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:  # Lists of different lengths.
@@ -147,7 +148,7 @@ def _plain(name, value) -> np.ndarray:
     return array
 
 
-def _attributes(callback) -> dict[str, Any]:
+def _attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _names(callback):
         value = getattr(callback, name, None)
@@ -160,21 +161,21 @@ def _attributes(callback) -> dict[str, Any]:
     return found
 
 
-def _kind_of(callback) -> dict[str, Any]:
+def _kind_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
     name, *bases = (each.__name__ for each in type(callback).__mro__ if each is not object)
     return dict(zip(_KIND, (name, bases), strict=True))
 
 
-def _innermost(callback):
+def _innermost(callback: keras.callbacks.Callback):
     return callback.innermost if isinstance(callback, Wrapper) else callback
 
 
-def _runs_elsewhere(callback) -> bool:
+def _runs_elsewhere(callback: keras.callbacks.Callback) -> bool:
     """Whether a wrapper runs its callback on another worker."""
     return isinstance(callback, Wrapper) and callback.innermost.model is None
 
 
-def _class_of(callback) -> str:
+def _class_of(callback: keras.callbacks.Callback) -> str:
     return type(_innermost(callback)).__name__
 
 
@@ -195,7 +196,7 @@ def _arrays_of(index: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nda
     return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
 
 
-def _names(callback) -> tuple[str, ...]:
+def _names(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     return next((names for kind, names in _OF_KERAS.items() if isinstance(callback, kind)), ())
 
 
@@ -203,5 +204,5 @@ def _name(index: int, name: str) -> str:
     return f"callback/{index}/{name}"
 
 
-def _length(arrays, name) -> int:
+def _length(arrays: Iterable[str], name: str) -> int:
     return sum(each.startswith(f"{name}[") for each in arrays)

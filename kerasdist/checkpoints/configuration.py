@@ -1,4 +1,4 @@
-"""What a model is beyond its weights: is it still what the checkpoint was written of?
+"""Compares what a model is beyond its weights with what the checkpoint was written of.
 
 A program may have another activation, loss or rate of dropout when it is started again, on purpose
 or not. The weights fit all the same, and so the differences are named.
@@ -6,12 +6,17 @@ or not. The weights fit all the same, and so the differences are named.
 
 import contextlib
 import difflib
+import json
 import re
 import warnings
 import zlib
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+import keras
+import numpy as np
+
+from kerasdist.checkpoints.saved import Saved, packed
 from kerasdist.private import keras_layers
 
 # Names are numbered in each process, callbacks freeze layers, and what is drawn to begin with no
@@ -19,11 +24,12 @@ from kerasdist.private import keras_layers
 _LEFT_OUT = re.compile(
     "name|trainable|seed|batch_shape|build_config|module|registered_name|.*_initializer"
 )
+_NAME = "configuration"  # Of the packed array in a checkpoint.
 _MOST_VALUES = 20
 _COMPILED = ("loss", "loss_weights", "optimizer")
 
 
-def of(model) -> dict[str, Any]:
+def of(model: keras.Model) -> dict[str, Any]:
     """Returns what JSON can hold of the configuration of a model's layers, loss and optimizer.
 
     What has no `get_config`, or one that fails, as a class of the user's may, is there by its class
@@ -34,6 +40,17 @@ def of(model) -> dict[str, Any]:
     return {"layers": layers, **{name: _plain(compiled.get(name)) for name in _COMPILED}}
 
 
+def packed_of(model: keras.Model) -> dict[str, np.ndarray]:
+    """Returns the configuration of a model as an array to save, by its name."""
+    return {_NAME: packed(json.dumps(of(model)).encode())}
+
+
+def differences_from(saved: Saved, model: keras.Model) -> list[str]:
+    """Returns in words how a model is another one than that of a checkpoint, with such weights."""
+    then = saved.unpacked(_NAME)
+    return [] if then is None else differences(json.loads(then), json.loads(json.dumps(of(model))))
+
+
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns in words how two configurations differ, as far as both say something."""
     found = list(_of_layers(then["layers"], now["layers"]))
@@ -42,17 +59,17 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _leaves(model) -> list:
+def _leaves(model: keras.Model) -> list:
     return [each for each in keras_layers.layers_of(model) if not hasattr(each, "layers")]
 
 
-def _config_of(layer) -> Mapping[str, Any]:
+def _config_of(layer: keras.layers.Layer) -> Mapping[str, Any]:
     with _tried():
         return layer.get_config()
     return {}
 
 
-def _compile_config_of(model) -> Mapping[str, Any]:
+def _compile_config_of(model: keras.Model) -> Mapping[str, Any]:
     with _tried():
         return model.get_compile_config() or {}
     return {}
@@ -66,7 +83,7 @@ def _tried() -> Generator[None]:
         yield
 
 
-def _plain(value) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "class_name" in value and isinstance(value.get("config"), Mapping):
             return _of_object(value["class_name"], value["config"])
@@ -87,7 +104,7 @@ def _of_object(name: str, config: Mapping) -> Any:
     return {"class": name, **_plain(config)}
 
 
-def _is_left_out(key, value) -> bool:
+def _is_left_out(key: str, value: Any) -> bool:
     is_rate = key == "learning_rate" and isinstance(value, int | float)
     return is_rate or _LEFT_OUT.fullmatch(str(key)) is not None
 
@@ -108,7 +125,7 @@ def _of_layers(then: list, now: list) -> Iterator[str]:
             yield from (f"layer {name!r} ({kind}) only {where}" for kind, name, _ in layers)
 
 
-def _of_values(what: str, then, now) -> Iterator[str]:
+def _of_values(what: str, then: Any, now: Any) -> Iterator[str]:
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         if then.get("class") != now.get("class"):
             then, now = then.get("class"), now.get("class")
@@ -120,7 +137,7 @@ def _of_values(what: str, then, now) -> Iterator[str]:
         yield f"{what}: {_shown(then)} in the checkpoint, {_shown(now)} now"
 
 
-def _shown(value) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, Mapping) and "class" in value:
         return str(value["class"])
     return repr(value) if len(repr(value)) < 50 else f"{repr(value)[:50]}..."

@@ -1,118 +1,37 @@
-"""A folder of checkpoints: each is complete or absent, whenever its writer was killed.
+"""The checkpoints of a run: each is complete or absent, whenever its writer was killed.
 
-    <directory>/step-00000120/model.weights.h5   weights and optimizer, for Keras' load_weights
-                              state.npz          metrics, random seeds, what callbacks know
-                              checkpoint.json    where the training is, and the sums of the others
+    <directory>/step-00000120/...    the files of a checkpoint; see `saved`
 
 A checkpoint is written under another name, forced to the disk, and renamed. Behind "://", where
 folders may not be renamed, its record is written last and removed first: without it there is no
-checkpoint. An old one of the same step stays under a third name until the new one is there. Nothing
-in a checkpoint is code.
+checkpoint. An old one of the same step stays under a third name until the new one is there.
 
 A person may keep files of their own in a checkpoint, or have moved it and left a link. So what is
 removed are the three files and links, never what a link points to.
 """
 
 import contextlib
-import dataclasses
-import io
-import json
 import math
 import os
 import re
 import shutil
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import h5py
-import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints import process_name
-from kerasdist.files import h5_file
-from kerasdist.files.patient_file import PatientFile
+from kerasdist.checkpoints import process_name, record_file, saved
+from kerasdist.checkpoints.record_file import RECORD, CorruptCheckpointError
+from kerasdist.checkpoints.saved import DAMAGE, FILES, NAME, Arrays, Record, Saved, SaveWeights
 from kerasdist.files.whole_file import force_to_disk
 from kerasdist.support.remote_path import is_remote
 from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 
-WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
-_FILES = (WEIGHTS, STATE, RECORD)
-_NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,})")
 _UNFINISHED = ".unfinished-"
 # Before the name of a checkpoint that one of the same step replaces: after a kill it may be alone.
 _REPLACED = ".replaced-"
-# What reading raises if a checkpoint is damaged, or is being removed by another process.
-_DAMAGE = (
-    *(ValueError, KeyError, TypeError, EOFError, FileNotFoundError),
-    *(zipfile.BadZipFile, zlib.error),
-    *(tf.errors.NotFoundError, tf.errors.DataLossError),
-)
-
-
-class CorruptCheckpointError(Exception):
-    """A checkpoint is not what was written; the message names the file."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
-    """A checkpoint that was read.
-
-    Attributes:
-        path: Its folder.
-        record: Where the training is, and what it is; see `callbacks.Checkpoint`.
-        arrays: The state by name, without weights and optimizer.
-    """
-
-    path: str
-    record: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-
-    @property
-    def step(self) -> int:
-        """Its number; of a copy with another name, how many updates its optimizer has counted."""
-        found = _NAME.fullmatch(os.path.basename(self.path))
-        return int(found[1]) if found else self.record["updates"]
-
-    @contextlib.contextmanager
-    def weights(self):
-        """Yields the path of a local file for Keras' `load_weights`.
-
-        Raises:
-            CorruptCheckpointError: Its arrays are not those that were written.
-            ValueError: It would read other files of the machine.
-        """
-        remote = os.path.join(self.path, WEIGHTS)
-        if not is_remote(self.path):
-            self._check_weights(remote)
-            yield remote
-            return
-        with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
-            local = os.path.join(folder, WEIGHTS)
-            tf.io.gfile.copy(remote, local)
-            self._check_weights(local)
-            yield local
-
-    def _check_weights(self, local: str):
-        try:
-            with h5_file.opened(local, local) as file:
-                found = h5_file.contents(file)
-        except OSError as error:
-            raise CorruptCheckpointError(
-                f"{self.path}: {WEIGHTS} cannot be read: {error}"
-            ) from error
-        expected = self.record.get("contents", {}).get(WEIGHTS, found)
-        if reason := _difference(expected, found):
-            raise self._corrupt(reason)
-
-    def _corrupt(self, reason: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(
-            f"{self.path}: {WEIGHTS} {reason}. Remove this checkpoint: training goes "
-            "on from the one before."
-        )
 
 
 class Folder:
@@ -131,7 +50,7 @@ class Folder:
         if not tf.io.gfile.isdir(self.path):
             return []
         names = (name.rstrip("/") for name in tf.io.gfile.listdir(self.path))
-        found = (_NAME.fullmatch(name) for name in names)
+        found = (NAME.fullmatch(name) for name in names)
         steps = sorted({int(each[1]) for each in found if each})
         if not is_remote(self.path):
             return steps
@@ -150,52 +69,37 @@ class Folder:
             file.write("")  # Makes it.
         tf.io.gfile.remove(path)
 
-    def write(
-        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
-    ) -> None:
+    def write(self, step: int, record: Record, arrays: Arrays, save_weights: SaveWeights) -> None:
         """Writes a checkpoint; it replaces one of the same step.
 
         Args:
             step: Its number.
-            record: What JSON can hold.
-            arrays: By name.
-            save_weights: Keras' function, called with a file.
+            record: See `saved.write`.
+            arrays: See `saved.write`.
+            save_weights: See `saved.write`.
 
         Raises:
             OSError, tf.errors.OpError: It cannot be written. Nothing that was there is lost.
         """
         tf.io.gfile.makedirs(self.path)
-        local = (
-            os.path.join(self.path, _unfinished(_names_of(step)[0]))
-            if not is_remote(self.path)
-            else tempfile.mkdtemp(prefix="kerasdist_")
-        )
+        if is_remote(self.path):
+            local = tempfile.mkdtemp(prefix="kerasdist_")
+        else:
+            local = os.path.join(self.path, _unfinished(_names_of(step)[0]))
         try:
             if not is_remote(self.path):
                 _remove(local)  # What a process of the same name has left.
             os.makedirs(local, exist_ok=True)
-            with PatientFile(os.path.join(local, WEIGHTS)) as file:
-                save_weights(file)
-            with open(os.path.join(local, STATE), "wb") as file:
-                np.savez(file, **arrays)
-            sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
-            contents = {WEIGHTS: _contents_of(local), STATE: _shapes(arrays)}
-            about = {"files": sums, "contents": contents}
-            # As it is read: with text for the keys of all dicts.
-            record = json.loads(json.dumps({**record, **about}))
-            with open(os.path.join(local, RECORD), "w") as file:
-                json.dump({**record, "crc32": _sum_of_record(record)}, file, indent=1)
-            for name in _FILES:
-                force_to_disk(os.path.join(local, name))
+            saved.write(local, record, arrays, save_weights)
             self._publish(local, step)
         finally:
             shutil.rmtree(local, ignore_errors=True)
 
     def read(self, step: int) -> Saved:
-        """Returns the checkpoint of a step; see `read`."""
-        return read(self.path_of(step))
+        """Returns the checkpoint of a step; see `saved.read`."""
+        return saved.read(self.path_of(step))
 
-    def newest(self, check: Callable[[Saved], None] = lambda saved: None) -> Saved | None:
+    def newest(self, check: Callable[[Saved], None] = lambda _: None) -> Saved | None:
         """Returns the newest checkpoint that is whole; None if there is none.
 
         It warns of each one that is damaged.
@@ -209,25 +113,20 @@ class Folder:
         """
         for step in reversed(self.steps()):
             try:
-                check(saved := self.read(step))
-                return saved
+                check(newest := self.read(step))
+                return newest
             except CorruptCheckpointError as error:
                 warn(f"The checkpoint of step {step} cannot be read: {error}")
         return None
 
     def newest_record(self) -> dict[str, Any]:
         """Returns what the newest checkpoint says of itself; an empty dict if nothing is read."""
-        for step in self.steps()[-1:]:
-            with contextlib.suppress(*_DAMAGE, OSError, tf.errors.OpError):
-                return _record_at(self.path_of(step))
-        return {}
+        steps = self.steps()
+        return self._record_of(steps[-1]) if steps else {}
 
     def is_finished(self, step: int) -> bool:
         """Whether a checkpoint is the last one of a `fit` that is over."""
-        try:
-            return bool(_record_at(self.path_of(step)).get("is_finished"))
-        except (*_DAMAGE, OSError, tf.errors.OpError):  # It is being replaced, for example.
-            return False
+        return bool(self._record_of(step).get("is_finished"))
 
     def ranked(self, monitor: str, mode: str) -> list[int]:
         """Returns the steps of the checkpoints that have a value of `monitor`, the best first.
@@ -236,7 +135,14 @@ class Folder:
             monitor: The name of the value.
             mode: "min" or "max", what is best.
         """
-        values = self._monitored(monitor)
+        noted = {
+            step: self._record_of(step).get("monitored", {}).get(monitor) for step in self.steps()
+        }
+        values = {
+            step: value
+            for step, value in noted.items()
+            if isinstance(value, int | float) and not math.isnan(value)
+        }
         sign = -1.0 if mode == "max" else 1.0
         return sorted(values, key=lambda step: (sign * values[step], step))
 
@@ -253,7 +159,7 @@ class Folder:
             if name.startswith(_UNFINISHED) and not _may_be_written(path):
                 with contextlib.suppress(OSError, tf.errors.OpError):
                     _remove(path)
-            elif _NAME.fullmatch(name) and path not in kept:
+            elif NAME.fullmatch(name) and path not in kept:
                 self._remove_unless_link(path)
 
     def clear(self) -> None:
@@ -264,7 +170,7 @@ class Folder:
         """
         names = tf.io.gfile.listdir(self.path) if tf.io.gfile.isdir(self.path) else []
         for name in (each.rstrip("/") for each in names):
-            if name.startswith(_UNFINISHED) or _NAME.fullmatch(name):
+            if name.startswith(_UNFINISHED) or NAME.fullmatch(name):
                 _remove(os.path.join(self.path, name))
 
     def path_of(self, step: int) -> str:
@@ -282,15 +188,11 @@ class Folder:
                 "Remove the link if nothing needs it."
             )
 
-    def _monitored(self, name: str) -> dict[int, float]:
-        """Returns by the steps of the checkpoints what was noted under a name; not of all."""
-        values = {}
-        for step in self.steps():
-            with contextlib.suppress(*_DAMAGE, OSError, tf.errors.OpError):
-                value = _record_at(self.path_of(step)).get("monitored", {}).get(name)
-                if value is not None and not math.isnan(value):
-                    values[step] = value
-        return values
+    def _record_of(self, step: int) -> dict[str, Any]:
+        """Returns what a checkpoint says of itself; an empty dict where it cannot be read now."""
+        with contextlib.suppress(*DAMAGE, OSError, tf.errors.OpError):
+            return record_file.read(self.path_of(step))
+        return {}
 
     def _publish(self, local: str, step: int):
         path, replaced = (os.path.join(self.path, each) for each in _names_of(step))
@@ -302,111 +204,6 @@ class Folder:
         _remove(replaced)
         if not is_remote(self.path):
             force_to_disk(self.path)
-
-
-def read(path: str) -> Saved:
-    """Returns the checkpoint in a folder of any name.
-
-    Raises:
-        CorruptCheckpointError: It is not what was written, or no longer there.
-        OSError: It may be whole, but cannot be read at this moment or by this user.
-    """
-    try:
-        record = _record_at(path)
-        for name, expected in _listed(record, "files").items():
-            _check(os.path.join(path, name), expected)
-        with (
-            tf.io.gfile.GFile(os.path.join(path, STATE), "rb") as file,
-            np.load(file, allow_pickle=False) as arrays,
-        ):
-            contents = _listed(record, "contents")[STATE]
-            arrays = _viewed(arrays, contents)
-        if reason := _difference(contents, _shapes(arrays)):
-            raise ValueError(f"{STATE} {reason}")
-        return Saved(path=path, record=record, arrays=arrays)
-    except _DAMAGE as error:
-        raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
-    except (OSError, tf.errors.OpError) as error:
-        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
-            raise CorruptCheckpointError(f"{path} is a file, and no checkpoint") from error
-        raise OSError(
-            f"{path} cannot be read, but may be whole: {getattr(error, 'message', error)}. Let "
-            "this process read it, use another folder, or remove this checkpoint."
-        ) from error
-
-
-def _listed(record: Mapping, entry: str) -> dict[str, Any]:
-    """Returns what a record says of each file of a checkpoint."""
-    found = record.get(entry)
-    is_whole = isinstance(found, Mapping) and found.keys() == {WEIGHTS, STATE}
-    if not is_whole or not all(isinstance(each, Mapping) for each in found.values()):
-        raise ValueError(f"{entry!r} in {RECORD} cannot be {str(found)[:50]!r}")
-    return dict(found)
-
-
-def _record_at(path: str) -> dict[str, Any]:
-    with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
-        content = file.read()
-    try:
-        record = json.loads(content)
-        is_whole = record.pop("crc32") == _sum_of_record(record)
-    except (ValueError, KeyError, AttributeError, TypeError):
-        is_whole = False
-    if not is_whole:
-        raise ValueError(f"{RECORD} is not what was written")
-    return record
-
-
-def saver_of_copy(save_weights: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Returns a function that writes the weights of this moment to a file."""
-    copy = _InMemory()
-    save_weights(copy)
-    return lambda file: file.write(copy.getbuffer())
-
-
-class _InMemory(io.BytesIO):
-    def __str__(self) -> str:
-        return WEIGHTS  # Keras looks at the suffix.
-
-
-def _contents_of(local: str) -> dict[str, list]:
-    path = os.path.join(local, WEIGHTS)
-    if not h5py.is_hdf5(path):
-        return {}
-    with h5py.File(path, "r") as file:
-        return h5_file.contents(file)
-
-
-def _shapes(arrays: Mapping) -> dict[str, list]:
-    """Returns [dtype, shape] of arrays by name."""
-    return {name: [each.dtype.name, list(each.shape)] for name, each in arrays.items()}
-
-
-def _viewed(arrays: Mapping, contents: Mapping[str, list]) -> dict[str, np.ndarray]:
-    """Returns arrays that were read, with dtypes such as bfloat16, of which NumPy keeps the size.
-
-    Args:
-        arrays: As NumPy reads them.
-        contents: `_shapes` of those that were written.
-    """
-    found = {}
-    for name, array in arrays.items():
-        is_foreign = array.dtype.kind == "V" and name in contents
-        found[name] = array.view(_dtype(contents[name][0])) if is_foreign else array
-    return found
-
-
-def _dtype(name: str) -> np.dtype:
-    return np.dtype(tf.as_dtype(name).as_numpy_dtype)
-
-
-def _difference(expected: Mapping[str, list], found: Mapping[str, list]) -> str:
-    """Returns in words how the contents of a file are not those that were written; "" if not."""
-    for name in dict.fromkeys([*expected, *found]):
-        if expected.get(name) != found.get(name):
-            was, now = (each.get(name, "nothing") for each in (expected, found))
-            return f"is not what was written: {name!r} is {now} instead of {was}"
-    return ""
 
 
 def _names_of(step: int) -> tuple[str, str]:
@@ -437,7 +234,7 @@ def _put(path: str, target: str):
         os.rename(path, target)
         return
     tf.io.gfile.makedirs(target)
-    for name in _FILES:
+    for name in FILES:
         source = os.path.join(path, name)
         if tf.io.gfile.exists(source):  # A damaged one may lack it.
             tf.io.gfile.copy(source, os.path.join(target, name), overwrite=True)
@@ -468,7 +265,7 @@ def _remove(path: str):
 
 def _remove_files(path: str):
     names = tf.io.gfile.listdir(path)
-    ours = [each for each in names if each in _FILES or _is_link(os.path.join(path, each))]
+    ours = [each for each in names if each in FILES or _is_link(os.path.join(path, each))]
     for name in sorted(ours, key=lambda each: each != RECORD):
         tf.io.gfile.remove(os.path.join(path, name))
     others = [each.rstrip("/") for each in names if each not in ours]
@@ -490,24 +287,3 @@ def _shown(path: str) -> str:
         return path
     os.rename(path, shown)
     return shown
-
-
-def _sum_of(path: str) -> dict[str, int]:
-    checksum, size = 0, 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while block := file.read(1 << 20):
-            checksum, size = zlib.crc32(block, checksum), size + len(block)
-    return {"bytes": size, "crc32": checksum}
-
-
-def _sum_of_record(record: Mapping) -> int:
-    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
-
-
-def _check(path: str, expected):
-    found = _sum_of(path)
-    if found != expected:
-        raise ValueError(
-            f"{os.path.basename(path)} is not what was written: {found['bytes']} bytes with sum "
-            f"{found['crc32']} instead of {expected['bytes']} bytes with sum {expected['crc32']}"
-        )

@@ -13,7 +13,7 @@ import numpy as np
 from kerasdist.checkpoints.extension_types import is_extension
 
 
-def read(history) -> dict:
+def read(history: Any) -> dict:
     """Returns {"epoch": numbers of the epochs, "history": a list of values for each log}."""
     return {
         "epoch": [int(each) for each in getattr(history, "epoch", ())],
@@ -21,13 +21,13 @@ def read(history) -> dict:
     }
 
 
-def lengths_of(history) -> dict[str, int]:
+def lengths_of(history: Any) -> dict[str, int]:
     """Returns how many values each log has so far, and under "" the number of epochs."""
     logs = getattr(history, "history", {})
     return {"": len(getattr(history, "epoch", ())), **{name: len(logs[name]) for name in logs}}
 
 
-def extend(history, before: Mapping, *, lengths: Mapping[str, int] | None = None) -> None:
+def extend(history: Any, before: Mapping, *, lengths: Mapping[str, int] | None = None) -> None:
     """Puts the epochs from before in front of those of a History.
 
     Args:
@@ -44,7 +44,7 @@ def extend(history, before: Mapping, *, lengths: Mapping[str, int] | None = None
             history.history[name] = [*kept, *history.history.get(name, [])]
 
 
-def _plain(value) -> Any:
+def _plain(value: Any) -> Any:
     """Returns what JSON can hold: numbers and text as they are, other objects as text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}

@@ -1,13 +1,14 @@
-"""What a checkpoint holds of a model: weights and optimizer as Keras writes them, and the rest."""
+"""Reads and restores the state of a model: what Keras writes into a file, and the rest."""
 
+import keras
 import numpy as np
 
 from kerasdist.checkpoints import variables
-from kerasdist.checkpoints.folder import Saved
+from kerasdist.checkpoints.saved import Saved
 from kerasdist.private import keras_layers, keras_optimizers, keras_threads
 
 
-def read(model) -> dict[str, np.ndarray]:
+def read(model: keras.Model) -> dict[str, np.ndarray]:
     """Returns what Keras does not save; all workers must call it.
 
     Each replica may have values of its own.
@@ -16,13 +17,13 @@ def read(model) -> dict[str, np.ndarray]:
     return variables.read(model.distribute_strategy, apart | variables.variables_of(model))
 
 
-def save_weights(model, file: str) -> None:
+def save_weights(model: keras.Model, file: str) -> None:
     """Writes weights and optimizer into a file, also of a model that no `fit` has built."""
     with keras_layers.taken_as_built(model):
         model.save_weights(file)
 
 
-def restore(model, saved: Saved, *, with_optimizer: bool = True) -> None:
+def restore(model: keras.Model, saved: Saved, *, with_optimizer: bool = True) -> None:
     """Gives a model what a checkpoint holds; without its optimizer, the weights alone."""
     if not with_optimizer:
         with keras_optimizers.without_optimizers(model):
@@ -40,12 +41,12 @@ def restore(model, saved: Saved, *, with_optimizer: bool = True) -> None:
     variables.write(model.distribute_strategy, named, arrays)
 
 
-def learning_rates_of(model) -> list[float]:
+def learning_rates_of(model: keras.Model) -> list[float]:
     """Returns the learning rate of each optimizer."""
     return [float(each) for each in keras_optimizers.learning_rates_of(model)]
 
 
-def _load_weights(model, saved: Saved):
+def _load_weights(model: keras.Model, saved: Saved):
     with saved.weights() as path, keras_layers.taken_as_built(model):
         model.load_weights(path)
     both = saved.record["variables"], variables.signature_of(model)

@@ -1,10 +1,12 @@
-"""SIGTERM, as a scheduler sends it that takes a machine back: all workers stop at the same step."""
+"""Stops all workers at one step on SIGTERM, which a scheduler sends to take a machine back."""
 
 import itertools
 import os
 import signal
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.lifetime.termination import Termination
 from kerasdist.training.context import peers, running_call
@@ -22,12 +24,12 @@ class Preemption:
         self.told: list[str] = []
         self._termination = Termination()
 
-    def watch(self, model) -> None:
+    def watch(self, model: keras.Model) -> None:
         """Notes SIGTERM from now on, until the running call of `model` ends."""
         self._termination.watch()
         running_call.at_end(model, self._termination.unwatch)
 
-    def is_due(self, model) -> bool:
+    def is_due(self, model: keras.Model) -> bool:
         """Whether a task has received SIGTERM; the same on all workers, of which each must ask."""
         strategy = model.distribute_strategy
         if peers.count(strategy) == 1:
@@ -40,7 +42,7 @@ class Preemption:
             return False
         return self._is_any_told(strategy)
 
-    def is_due_at_end(self, model) -> bool:
+    def is_due_at_end(self, model: keras.Model) -> bool:
         """The same when `fit` is over; if no task has, SIGTERM does again what it did before."""
         if self._is_any_told(model.distribute_strategy):
             return True
@@ -49,7 +51,7 @@ class Preemption:
             os.kill(os.getpid(), signal.SIGTERM)
         return False
 
-    def _is_any_told(self, strategy) -> bool:
+    def _is_any_told(self, strategy: tf.distribute.Strategy) -> bool:
         is_told = np.array([self._termination.is_asked_for])
         every = peers.gather(strategy, is_told)[:, 0]
         if len(every) > 1:

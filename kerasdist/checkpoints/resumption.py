@@ -1,18 +1,17 @@
-"""From a checkpoint to the step after it: what is restored while a `fit` begins, and when.
+"""Restores a checkpoint while a `fit` begins, each part of it when its turn comes.
 
 The callbacks of a program change model and optimizer as a training and its epochs begin, and have
 done so before the checkpoint was written. So it is restored in the midst of them.
 """
 
 import contextlib
-import json
 import os
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.checkpoints import (
     callback_states,
@@ -20,20 +19,27 @@ from kerasdist.checkpoints import (
     earlier_fits,
     histories,
     model_state,
-    record_entries,
-    resume,
     variables,
 )
-from kerasdist.checkpoints.folder import STATE, CorruptCheckpointError, Folder, Saved
+from kerasdist.checkpoints.folder import Folder
+from kerasdist.checkpoints.found_checkpoint import (
+    MISSING,
+    UNREADABLE,
+    FoundCheckpoint,
+    are_other_rates,
+    check_agreement,
+    describe_rates,
+)
+from kerasdist.checkpoints.record_file import CorruptCheckpointError
+from kerasdist.checkpoints.saved import Saved
 from kerasdist.private import keras_fit, keras_optimizers
 from kerasdist.training.context import peers, running_call
 
-# The names of arrays that hold, compressed and as uint8, tf.data's state of an iterator, and what
-# the model is beyond its weights.
-_DATA_STATE, _CONFIGURATION = "data/iterator", "configuration"
+# The name of the packed array that holds tf.data's state of an iterator.
+DATA_STATE = "data/iterator"
 
 
-def agreed_newest(folder: Folder, strategy) -> Saved | None:
+def agreed_newest(folder: Folder, strategy: tf.distribute.Strategy) -> Saved | None:
     """Returns the newest checkpoint that is whole, the same for all workers.
 
     Raises:
@@ -42,45 +48,37 @@ def agreed_newest(folder: Folder, strategy) -> Saved | None:
     """
     saved = error = None
     try:
-        saved = folder.newest(record_entries.check)
+        saved = folder.newest(Saved.check)
     except OSError as caught:  # Others may be able to read it.
         error = caught
-    step = resume.UNREADABLE if error else saved.step if saved else resume.MISSING
+    step = UNREADABLE if error else saved.step if saved else MISSING
     steps = peers.gather(strategy, np.array([step]))
     if error:
         raise error
-    resume.check_agreement(folder.path, [int(each) for each in steps[:, 0]])
+    check_agreement(folder.path, [int(each) for each in steps[:, 0]])
     return saved
 
 
-def array_of_data_state(state: bytes) -> dict[str, np.ndarray]:
-    """Returns the state of an iterator as an array to save, by its name."""
-    return {_DATA_STATE: _packed(state)}
-
-
-def array_of_configuration(model) -> dict[str, np.ndarray]:
-    """Returns what a model is beyond its weights as an array to save, by its name."""
-    return {_CONFIGURATION: _packed(json.dumps(configuration.of(model)).encode())}
-
-
-def agreed_end(folder: Folder, newest: Saved, training: resume.Training, strategy) -> Saved | None:
+def agreed_end(
+    folder: Folder, newest: FoundCheckpoint, strategy: tf.distribute.Strategy
+) -> Saved | None:
     """Returns the last checkpoint of a `fit` that was over, if a later one has been trained since.
 
     None where that is not so, or where the checkpoint is no longer there; the same on all workers.
 
     Args:
         folder: Where the checkpoints are.
-        newest: The newest of them.
-        training: The `fit` that begins.
+        newest: The newest of them, beside the `fit` that begins.
         strategy: That of its model.
     """
-    step, saved = resume.end_of_fit(newest.record, training), None
+    step, saved = newest.end_of_fit, None
     if step is None:
         return None
     with contextlib.suppress(CorruptCheckpointError, OSError):
-        record_entries.check(saved := folder.read(step))
+        saved = folder.read(step)
+        saved.check()
     is_there = saved is not None and saved.record["is_finished"]
-    is_there = is_there and saved.record["fit"] == training.fit
+    is_there = is_there and saved.record["fit"] == newest.training.fit
     return None if peers.any_of(strategy, not is_there) else saved
 
 
@@ -88,8 +86,7 @@ class Resumption:
     """A `fit` that goes on from a checkpoint.
 
     Args:
-        saved: The checkpoint.
-        training: What is known of the `fit` that begins.
+        found: The checkpoint, beside the `fit` that begins.
         call: The running call of that `fit`.
         say: Is called with each line for the person at the terminal.
         is_passed_over: Whether a later `fit` has been trained since: nothing is left of this one.
@@ -104,22 +101,21 @@ class Resumption:
 
     def __init__(
         self,
-        saved: Saved,
-        training: resume.Training,
+        found: FoundCheckpoint,
         call: running_call.RunningCall,
         say: Callable[[str], None],
         *,
         is_passed_over: bool = False,
     ):
-        self.saved = saved
-        self._is_passed_over = is_passed_over
-        self.is_over = is_passed_over or resume.is_over(saved.record, training)
+        self._found, self._is_passed_over = found, is_passed_over
+        self.saved = saved = found.saved
+        self.is_over = is_passed_over or found.is_over
         self.num_steps: int = saved.record["step"]
         self.first_epoch: int = saved.record["first_epoch"] or 0
         rates = model_state.learning_rates_of(call.model)
         self.first_rates: list[float] = saved.record.get("learning_rates", rates)
         self._logs: dict[str, Any] = {}  # Of the steps that were trained before.
-        self._training, self._call, self._say = training, call, say
+        self._call, self._say = call, say
         self._model = call.model
 
     def begin(self) -> None:
@@ -131,12 +127,12 @@ class Resumption:
             self._say_end()
             return
         self._place_data()
-        if found := _other_configuration(self.saved, self._model):
-            self._say(resume.describe_configuration(self.saved, found))
+        if found := configuration.differences_from(self.saved, self._model):
+            self._say(self._found.describe_configuration(found))
         # In a later `fit` it is what the callbacks of an earlier one have left.
-        if not self._training.fit and resume.are_other_rates(self.first_rates, rates):
+        if not self._found.training.fit and are_other_rates(self.first_rates, rates):
             restored = model_state.learning_rates_of(self._model)
-            self._say(resume.describe_rates(self.first_rates, restored, rates))
+            self._say(describe_rates(self.first_rates, restored, rates))
         # `on_train_begin` of other callbacks sees what it saw before; `go_on` restores it.
         variables_of_rates = keras_optimizers.learning_rates_of(self._model)
         for variable, rate in zip(variables_of_rates, rates, strict=True):
@@ -146,7 +142,7 @@ class Resumption:
 
     def set_first_epoch(self) -> None:
         """Lets `fit` begin where it is to; BackupAndRestore, for one, may have said otherwise."""
-        epoch = self._training.epochs if self.is_over else self.saved.record["epoch"]
+        epoch = self._found.training.epochs if self.is_over else self.saved.record["epoch"]
         keras_fit.begin_at(self._model, epoch)
 
     def go_on(self) -> None:
@@ -183,16 +179,15 @@ class Resumption:
         """Restores what a training that is over left, after what callbacks do at its end."""
         record = self.saved.record
         self._restore_weights()
-        if not resume.is_of_later_fit(record, self._training):  # It had callbacks of its own.
+        if not self._found.is_of_later_fit:  # It had callbacks of its own.
             callback_states.write(self._call.callbacks, record["callbacks"], self.saved.arrays)
-        history = resume.history_of(record, self._training)
-        histories.extend(getattr(self._model, "history", None), history)
+        histories.extend(getattr(self._model, "history", None), self._found.history)
 
     def _restore_weights(self):
-        if resume.has_later_weights(self.saved.record, self._training):
+        if self._found.has_later_weights:
             return
         # Of another optimizer, a later `fit` restores the rest when it begins.
-        is_other = resume.has_other_optimizer(self.saved.record, self._training)
+        is_other = self._found.has_other_optimizer
         model_state.restore(self._model, self.saved, with_optimizer=not is_other)
 
     def _restore(self):
@@ -208,12 +203,13 @@ class Resumption:
             }
 
     def _place_data(self):
-        record, state = self.saved.record, _data_state_in(self.saved)
+        record, state = self.saved.record, self.saved.unpacked(DATA_STATE)
         self._call.resume_at = running_call.DataPlace(
-            epoch=record["epoch"] - self.first_epoch, step=record["step"], state=state
+            epoch=record["epoch"] - self.first_epoch,
+            step=record["step"],
+            state=None if state is None else (record["num_iterators"], state),
         )
-        has_state = state is not None
-        self._say(resume.describe_resume(self.saved, self._training, has_data_state=has_state))
+        self._say(self._found.describe_resume(has_data_state=state is not None))
 
     def _say_end(self):
         if self._is_passed_over:
@@ -221,9 +217,7 @@ class Resumption:
             return
         directory = os.path.dirname(self.saved.path)
         is_of_another = earlier_fits.is_last_of_another(self._model, directory)
-        self._say(
-            resume.describe_end(self.saved, self._training, directory, is_of_another=is_of_another)
-        )
+        self._say(self._found.describe_end(directory, is_of_another=is_of_another))
 
     def _say_new_metrics(self):
         metrics = self.saved.record.get("metrics")
@@ -235,31 +229,3 @@ class Resumption:
                 f"{self.saved.path} does not hold the metrics {', '.join(names)}: in this epoch "
                 "they count only the steps that are left."
             )
-
-
-def _data_state_in(saved: Saved) -> tuple[int, bytes] | None:
-    """Returns the state of `DataPlace` that a checkpoint holds."""
-    if _DATA_STATE not in saved.arrays:
-        return None
-    return saved.record["num_iterators"], _unpacked(saved, _DATA_STATE)
-
-
-def _other_configuration(saved: Saved, model) -> list[str]:
-    """Returns in words how a model is another one than that of a checkpoint, with such weights."""
-    if _CONFIGURATION not in saved.arrays:
-        return []
-    now = json.loads(json.dumps(configuration.of(model)))
-    return configuration.differences(json.loads(_unpacked(saved, _CONFIGURATION)), now)
-
-
-def _packed(content: bytes) -> np.ndarray:
-    return np.frombuffer(zlib.compress(content, level=1), np.uint8)
-
-
-def _unpacked(saved: Saved, name: str) -> bytes:
-    try:
-        return zlib.decompress(saved.arrays[name].tobytes())
-    except zlib.error as error:
-        raise CorruptCheckpointError(
-            f"{saved.path}: {name!r} in {STATE} is not what was written: {error}"
-        ) from error

@@ -4,6 +4,7 @@ import collections
 import itertools
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,7 +31,7 @@ _OF_REPLICAS = "@replicas"
 _WITH_COPIES = ("own/", "state/")
 
 
-def variables_of(model) -> dict[str, tf.Variable]:
+def variables_of(model: keras.Model) -> dict[str, tf.Variable]:
     """Returns what a step changes, by names that are the same in every run of a program.
 
     That is everything except weights and optimizers, which Keras saves: metrics, random seeds,
@@ -54,7 +55,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
     return named | {f"own/{name}": variable for name, variable in own.items()}
 
 
-def lost_optimizers_of(model) -> list:
+def lost_optimizers_of(model: keras.Model) -> list:
     """Returns the optimizers that a train_step has taken from elsewhere: no checkpoint has them."""
     if custom_parts.is_original_step(model.train_step):
         return []
@@ -68,7 +69,7 @@ def lost_optimizers_of(model) -> list:
     ]
 
 
-def metrics_of(model) -> list[str]:
+def metrics_of(model: keras.Model) -> list[str]:
     """Returns for each "metric/..." of `variables_of` what it is, such as "mae 0"."""
     return list(_metrics_by_variable(model))
 
@@ -92,7 +93,7 @@ def with_metrics_in_order(
     }
 
 
-def _metrics_by_variable(model) -> dict[str, keras.Variable]:
+def _metrics_by_variable(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the variables of metrics by the metric and the place in it.
 
     Keras numbers the names that it gives in each process, and so they are counted here.
@@ -110,14 +111,14 @@ def _metrics_by_variable(model) -> dict[str, keras.Variable]:
     return {names[id(each)]: each for metric in metrics for each in metric.variables}
 
 
-def _recurrent_states_of(model) -> list[keras.Variable]:
+def _recurrent_states_of(model: keras.Model) -> list[keras.Variable]:
     """Returns what Keras has in no list of variables."""
     layers = keras_layers.layers_of(model)
     held = [getattr(each, "states", None) for each in layers if isinstance(each, keras.layers.RNN)]
     return [each for each in keras.tree.flatten(held) if isinstance(each, keras.Variable)]
 
 
-def missing_in(arrays: Mapping[str, np.ndarray], model) -> list[str]:
+def missing_in(arrays: Mapping[str, np.ndarray], model: keras.Model) -> list[str]:
     """Returns in words what a checkpoint, as of an earlier version of kerasdist, does not hold."""
     missing = [
         name
@@ -128,12 +129,12 @@ def missing_in(arrays: Mapping[str, np.ndarray], model) -> list[str]:
     return list(dict.fromkeys(re.sub(r"^own/\d+\.(.*)\.\d+$", r"'\1'", each) for each in words))
 
 
-def weights_of(model) -> dict[str, tf.Variable]:
+def weights_of(model: keras.Model) -> dict[str, tf.Variable]:
     """Returns the weights by names like those of `variables_of`."""
     return {f"weight/{index}": each.value for index, each in enumerate(model.weights)}
 
 
-def weights_apart(model) -> dict[str, tf.Variable]:
+def weights_apart(model: keras.Model) -> dict[str, tf.Variable]:
     """Returns those of `weights_of` that Keras does not save as they are.
 
     A layer with LoRA saves its kernel with the product of two small matrices added, and loading
@@ -148,7 +149,7 @@ def weights_apart(model) -> dict[str, tf.Variable]:
     return dict(itertools.compress(weights_of(model).items(), is_apart))
 
 
-def signature_of(model) -> list[list]:
+def signature_of(model: keras.Model) -> list[list]:
     """Returns [what it is, its path, shape, dtype] of all that is trained, and of the optimizer."""
     optimizer = model.optimizer
     slots = [] if optimizer is None else optimizer.variables
@@ -165,7 +166,7 @@ def weights_in(signature: list[list]) -> list[list]:
     return [each for each in signature if each[0] == "weight"]
 
 
-def other_optimizers_of(model) -> list[str]:
+def other_optimizers_of(model: keras.Model) -> list[str]:
     """Returns the classes of the optimizers that a model has besides its own.
 
     Their slots are made in the first step, and so cannot be compared before it.
@@ -183,14 +184,16 @@ def differences(then: list[list], now: list[list]) -> list[str]:
     ]
 
 
-def _in_words(entry) -> str:
+def _in_words(entry: list | None) -> str:
     if entry is None:
         return "nothing"
     what, path, shape, dtype = entry
     return f"{what} {path}: {dtype} {shape}"
 
 
-def read(strategy, named: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+def read(
+    strategy: tf.distribute.Strategy, named: Mapping[str, tf.Variable]
+) -> dict[str, np.ndarray]:
     """Returns the values of variables; all workers must call it."""
     arrays = {}
     for name, variable in named.items():
@@ -209,7 +212,11 @@ def read(strategy, named: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def write(strategy, named: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
+def write(
+    strategy: tf.distribute.Strategy,
+    named: Mapping[str, tf.Variable],
+    arrays: Mapping[str, np.ndarray],
+) -> None:
     """Gives variables the values that `read` returned, maybe for other replicas."""
     for name, variable in named.items():
         if name in arrays:
@@ -230,7 +237,7 @@ def write(strategy, named: Mapping[str, tf.Variable], arrays: Mapping[str, np.nd
             variable.assign(values if is_of_one else _joined(variable, values))
 
 
-def is_of_replicas(variable) -> bool:
+def is_of_replicas(variable: Any) -> bool:
     """Whether each replica has a value of its own."""
     return (
         isinstance(variable, tf.distribute.DistributedValues)
@@ -238,7 +245,7 @@ def is_of_replicas(variable) -> bool:
     )
 
 
-def _is_of_whole_batches(name: str, variable) -> bool:
+def _is_of_whole_batches(name: str, variable: Any) -> bool:
     """Whether each replica has counted all examples in a metric: the first one's number is it.
 
     Before the first step it may be so of a metric that the replicas will be found to share.
@@ -246,12 +253,12 @@ def _is_of_whole_batches(name: str, variable) -> bool:
     return name.startswith("metric/") and variable_adapter.reads_first_replica(variable)
 
 
-def _has_copies(name: str, variable) -> bool:
+def _has_copies(name: str, variable: Any) -> bool:
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     return name.startswith(_WITH_COPIES) and is_distributed
 
 
-def _gathered(strategy, variable) -> np.ndarray:
+def _gathered(strategy: tf.distribute.Strategy, variable: Any) -> np.ndarray:
     copies = strategy.experimental_local_results(variable)
     own = np.stack([np.asarray(copy.read_value()) for copy in copies])
     # Workers add up float64, which does not hold every number of a random generator's state.
@@ -264,7 +271,7 @@ def _gathered(strategy, variable) -> np.ndarray:
     return gathered.reshape(-1, *own.shape[1:])
 
 
-def _write_copies(strategy, name: str, variable, values: np.ndarray):
+def _write_copies(strategy: tf.distribute.Strategy, name: str, variable: Any, values: np.ndarray):
     """Gives each replica its value [replicas, ...]: of other replicas, their rows or the first."""
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     shape = (strategy.num_replicas_in_sync if is_distributed else 1, *variable.shape)
@@ -286,7 +293,7 @@ def _write_copies(strategy, name: str, variable, values: np.ndarray):
         copy.assign(value)
 
 
-def _scatter(strategy, variable, values: np.ndarray):
+def _scatter(strategy: tf.distribute.Strategy, variable: Any, values: np.ndarray):
     num_replicas = strategy.num_replicas_in_sync
     if len(values) != num_replicas:
         whole = _joined(variable, values)
@@ -299,7 +306,7 @@ def _scatter(strategy, variable, values: np.ndarray):
         copy.assign(value)
 
 
-def _joined(variable, values: np.ndarray) -> np.ndarray:
+def _joined(variable: Any, values: np.ndarray) -> np.ndarray:
     if variable_adapter.reads_first_replica(variable):
         return values[0]
     # A variable of one value does not say how to join several: those of metrics are added up.
@@ -307,9 +314,9 @@ def _joined(variable, values: np.ndarray) -> np.ndarray:
     return whole.astype(values.dtype)
 
 
-def _is_mean(variable) -> bool:
+def _is_mean(variable: Any) -> bool:
     return getattr(variable, "aggregation", None) == tf.VariableAggregation.MEAN
 
 
-def _is_seed(variable) -> bool:
+def _is_seed(variable: Any) -> bool:
     return variable.path.split("/")[-1] == "seed_generator_state"

@@ -1,16 +1,16 @@
-"""Writes the checkpoints of a training, also while it goes on, and keeps some of them."""
+"""Writes checkpoints into their folder, also while training goes on, and keeps some of them."""
 
 import contextlib
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.checkpoints import process_name
-from kerasdist.checkpoints.folder import Folder, saver_of_copy
+from kerasdist.checkpoints.folder import Folder
+from kerasdist.checkpoints.saved import Arrays, Record, SaveWeights, saver_of_copy
 from kerasdist.support.users_line import warn
 
 # A program may call `fit` in a loop.
@@ -58,9 +58,7 @@ class Writer:
         """Finds out before the first step whether this process may write into the folder."""
         self._try("Checkpoints", self._folder.try_out)
 
-    def write(
-        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
-    ) -> None:
+    def write(self, step: int, record: Record, arrays: Arrays, save_weights: SaveWeights) -> None:
         """Writes a checkpoint; the arguments are those of `Folder.write`.
 
         Those that `record["ends"]` names are kept, too: with them a program of several `fit` has
@@ -70,7 +68,7 @@ class Writer:
         self._try(_named(step), lambda: self._write(step, record, arrays, save_weights))
 
     def write_beside(
-        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
+        self, step: int, record: Record, arrays: Arrays, save_weights: SaveWeights
     ) -> None:
         """Does the same in a thread, from a copy of the present arrays and weights in memory."""
         self.wait()
@@ -99,7 +97,7 @@ class Writer:
             f"{self._folder.path_of(steps[-1])}"
         )
 
-    def _write(self, step, record, arrays, save_weights):
+    def _write(self, step: int, record: Record, arrays: Arrays, save_weights: SaveWeights):
         self._warn_of_others()
         try:
             self._folder.write(step, record, arrays, save_weights)
@@ -109,7 +107,7 @@ class Writer:
             self._folder.write(step, record, arrays, save_weights)
         self._folder.keep(self._kept(step, record, self._keep))
 
-    def _kept(self, step: int, record: Mapping, num_newest: int) -> set[int]:
+    def _kept(self, step: int, record: Record, num_newest: int) -> set[int]:
         """Returns which checkpoints stay when that of a step is the newest."""
         steps = self._folder.steps()
         # Later ones are damaged: training went on from one before them.
@@ -121,7 +119,7 @@ class Writer:
             best = [each for each in ranked if each <= step][: self._keep_best]
         return {*newest, *later, *best, *record.get("ends", ())[-_MOST_ENDS:]}
 
-    def _give_up_oldest(self, step: int, record: Mapping) -> bool:
+    def _give_up_oldest(self, step: int, record: Record) -> bool:
         """Removes the oldest checkpoint that is neither the newest, nor kept for another reason."""
         steps = self._folder.steps()
         spare = sorted(set(steps) - self._kept(step, record, 1))

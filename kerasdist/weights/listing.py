@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as text, and how two differ."""
+"""Lists what a checkpoint holds, as text, and how two differ."""
 
 import numpy as np
 

@@ -1,9 +1,10 @@
-"""Which value of a source belongs to which variable of a model."""
+"""Matches the values of a source with the variables of a model."""
 
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,7 +27,7 @@ _OF_SLIM = {
 }
 
 
-def checked_patterns(argument: str, expressions) -> tuple[str, ...] | None:
+def checked_patterns(argument: str, expressions: Any) -> tuple[str, ...] | None:
     """Returns a list of regular expressions as a tuple; None stays None.
 
     Raises:
@@ -46,10 +47,10 @@ def checked_patterns(argument: str, expressions) -> tuple[str, ...] | None:
 
 
 def restore(
-    model,
+    model: keras.Model,
     values: list[Value],
     *,
-    name,
+    name: Any,
     include: tuple[str, ...] | None,
     exclude: tuple[str, ...] | None,
     rules: list[Rule],
@@ -74,14 +75,21 @@ def restore(
     return report
 
 
-def _assign(model, pairs: list[tuple[keras.Variable, Value]]):
+def _assign(model: keras.Model, pairs: list[tuple[keras.Variable, Value]]):
     arrays = [(variable, value.load()) for variable, value in pairs]  # Fails before it changes.
     for variable, array in arrays:
         variable.assign(array.reshape(variable.shape).astype(_numpy_dtype(variable)))
         keras_optimizers.begin_average_with(getattr(model, "optimizer", None), variable)
 
 
-def _report(model, values, wanted, found: dict[int, Value], *, source: str) -> WarmStart:
+def _report(
+    model: keras.Model,
+    values: list[Value],
+    wanted: list[keras.Variable],
+    found: dict[int, Value],
+    *,
+    source: str,
+) -> WarmStart:
     used = {id(value.load) for value in found.values()}
     meant = {id(variable) for variable in wanted}
     return WarmStart(
@@ -93,8 +101,10 @@ def _report(model, values, wanted, found: dict[int, Value], *, source: str) -> W
     )
 
 
-def _wanted(model, include, exclude) -> list[keras.Variable]:
-    def are_meant(argument, expressions):
+def _wanted(
+    model: keras.Model, include: tuple[str, ...] | None, exclude: tuple[str, ...] | None
+) -> list[keras.Variable]:
+    def are_meant(argument: str, expressions: Sequence[str]):
         meant = set()
         for pattern in expressions:
             matching = {id(each) for each in model.weights if _matches(pattern, each, model)}
@@ -116,18 +126,20 @@ def _wanted(model, include, exclude) -> list[keras.Variable]:
     ]
 
 
-def _matches(pattern, variable, model) -> bool:
+def _matches(pattern: str, variable: keras.Variable, model: keras.Model) -> bool:
     return any(
         re.fullmatch(pattern, path) or path.startswith(f"{pattern.rstrip('/')}/")
         for path in _paths(variable, model)
     )
 
 
-def _paths(variable, model) -> list[str]:
+def _paths(variable: keras.Variable, model: keras.Model) -> list[str]:
     return list(dict.fromkeys([variable.path, variable.path.removeprefix(f"{model.name}/")]))
 
 
-def _found(model, wanted, pairs: list[tuple[Value, str]]) -> dict[int, Value]:
+def _found(
+    model: keras.Model, wanted: list[keras.Variable], pairs: list[tuple[Value, str]]
+) -> dict[int, Value]:
     """Returns the value for each variable, by its id, if there is one."""
     by_name: dict[str, Value] = {}
     for value, name in pairs:
@@ -155,7 +167,9 @@ def _found(model, wanted, pairs: list[tuple[Value, str]]) -> dict[int, Value]:
     return found
 
 
-def _by_place(places, pairs: list[tuple[Value, str]]) -> dict[str, Value]:
+def _by_place(
+    places: Mapping[str, tuple[keras.Variable, str]], pairs: list[tuple[Value, str]]
+) -> dict[str, Value]:
     """Returns values by their places, if the file is one of a model with the same places.
 
     What was renamed is meant by its name.
@@ -172,12 +186,12 @@ def _as_keras(name: str) -> list[str]:
     return [start + slash + each for each in _OF_SLIM.get(last, ())]
 
 
-def _without_first(variable) -> list[str]:
+def _without_first(variable: keras.Variable) -> list[str]:
     _, slash, rest = variable.path.partition("/")
     return [rest] if slash and "/" in rest else []
 
 
-def _places(model) -> dict[str, tuple[keras.Variable, str]]:
+def _places(model: keras.Model) -> dict[str, tuple[keras.Variable, str]]:
     """Returns the variable, and its name with those of layers, for each place in Keras' files.
 
     The model is saved with a number for each variable in place of its values.
@@ -186,7 +200,7 @@ def _places(model) -> dict[str, tuple[keras.Variable, str]]:
 
     variables: list[keras.Variable] = []
 
-    def number_of(variable):
+    def number_of(variable: keras.Variable):
         variables.append(variable)
         return np.int64(len(variables) - 1)
 
@@ -202,7 +216,15 @@ def _places(model) -> dict[str, tuple[keras.Variable, str]]:
     }
 
 
-def _check(wanted, found, missing, name, *, ignore_missing, reshape):
+def _check(
+    wanted: list[keras.Variable],
+    found: dict[int, Value],
+    missing: list[str],
+    name: Any,
+    *,
+    ignore_missing: bool,
+    reshape: bool,
+):
     if not found:
         paths = [each.path for each in wanted]
         raise ValueError(
@@ -228,12 +250,12 @@ def _check(wanted, found, missing, name, *, ignore_missing, reshape):
         )
 
 
-def _fits(variable, value, *, reshape) -> bool:
+def _fits(variable: keras.Variable, value: Value, *, reshape: bool) -> bool:
     if tuple(variable.shape) == value.shape:
         return True
     return reshape and int(np.prod(variable.shape)) == int(np.prod(value.shape))
 
 
-def _numpy_dtype(variable):
+def _numpy_dtype(variable: keras.Variable):
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return "float32" if dtype == "bfloat16" else dtype

@@ -1,4 +1,4 @@
-"""Where weights can be, found out without TensorFlow, which takes seconds to load."""
+"""Checks whether a path leads to weights, without TensorFlow, which takes seconds to load."""
 
 import os
 

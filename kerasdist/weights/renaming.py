@@ -1,4 +1,4 @@
-"""Rules by which names in a source become paths in a model."""
+"""Renames what is in a source to paths in a model."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What a warm start did."""
+"""Says what a warm start did."""
 
 import dataclasses
 from collections.abc import Mapping

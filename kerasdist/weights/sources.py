@@ -1,4 +1,4 @@
-"""Values to start with, read from files of many kinds. No code in a file is run."""
+"""Reads values to start with from files of many kinds. No code in a file is run."""
 
 import dataclasses
 import io
@@ -17,10 +17,9 @@ from kerasdist.checkpoints import (
     Folder,
     Saved,
     callback_states,
-    folder,
-    record_entries,
 )
-from kerasdist.checkpoints.folder import RECORD, WEIGHTS
+from kerasdist.checkpoints.saved import RECORD, WEIGHTS
+from kerasdist.checkpoints.saved import read as read_checkpoint
 from kerasdist.files import h5_file
 from kerasdist.private import variable_adapter
 from kerasdist.training.report import model_file
@@ -101,9 +100,10 @@ def read(source: Any, *, averages: bool = False) -> Source:
 def _checkpoint_at(path: str) -> Saved | None:
     """Returns the checkpoint of `callbacks.Checkpoint` at a path: itself, or the newest in it."""
     if tf.io.gfile.exists(os.path.join(path, RECORD)):
-        record_entries.check(saved := folder.read(path))
-        return saved
-    newest = Folder(path).newest(record_entries.check)
+        checkpoint = read_checkpoint(path)
+        checkpoint.check()
+        return checkpoint
+    newest = Folder(path).newest(Saved.check)
     if newest is None and Folder(path).steps():
         raise CorruptCheckpointError("none of its checkpoints is whole")
     return newest
@@ -153,7 +153,7 @@ def _of_h5(content: bytes, path: str) -> Iterator[Value]:
     names: dict[str, str] = {}
     found = []
 
-    def visit(path, item):
+    def visit(path: str, item: Any):
         if path.endswith("vars") and "name" in item.attrs:
             names[path.removesuffix("vars").rstrip("/")] = str(item.attrs["name"])
         if isinstance(item, h5py.Dataset) and not path.startswith("optimizer/"):
@@ -181,7 +181,7 @@ def _readable(place: str, names: Mapping[str, str]) -> str:
     return "/".join([*readable, index])
 
 
-def _of_legacy_h5(root) -> Iterator[Value]:
+def _of_legacy_h5(root: Any) -> Iterator[Value]:
     for layer in root.attrs["layer_names"]:
         group = root[_text(layer)]
         for weight in group.attrs["weight_names"]:
@@ -210,11 +210,11 @@ def _of_tensorflow(prefix: str) -> Iterator[Value]:
             )
 
 
-def _chosen(values, source, averages: bool) -> list[Value]:
+def _chosen(values: list[Value], source: str, averages: bool) -> list[Value]:
     return _with_averages(values, source) if averages else _without_averages(values)
 
 
-def _with_averages(values, source) -> list[Value]:
+def _with_averages(values: list[Value], source: str) -> list[Value]:
     found = {
         value.name.removesuffix(_AVERAGE): value
         for value in values
@@ -228,11 +228,11 @@ def _with_averages(values, source) -> list[Value]:
     ]
 
 
-def _without_averages(values) -> list[Value]:
+def _without_averages(values: list[Value]) -> list[Value]:
     return [value for value in values if not value.name.endswith(_AVERAGE)]
 
 
-def _of_array(name: str, array) -> Value:
+def _of_array(name: str, array: Any) -> Value:
     array = np.asarray(array)
     return Value(name=name, shape=array.shape, dtype=str(array.dtype), load=lambda: array)
 
@@ -242,5 +242,5 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

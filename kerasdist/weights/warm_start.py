@@ -1,8 +1,10 @@
-"""Starting a model with weights that were trained before."""
+"""Starts a model with weights that were trained before."""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import keras
 
 from kerasdist.weights.result import WarmStart
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.checkpoints import CorruptCheckpointError, Folder
-from kerasdist.checkpoints.folder import read
+from kerasdist.checkpoints.saved import read
 from tests import permissions
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_workers_ask_each_other_at_a_step_where_one_wants_to_stop(
     monkeypatch.setattr(peers, "gather", lambda strategy, row: np.array([[0.0], [1.0]]))
     monkeypatch.setattr(peers, "tasks", lambda strategy: ["worker 0", "worker 1"])
     step = StepFunction(is_stop_requested=is_stop_requested)
-    model = SimpleNamespace(distribute_strategy=None, train_function=step)
+    model: Any = SimpleNamespace(distribute_strategy=None, train_function=step)
 
     preemption = Preemption()
 
@@ -59,10 +60,11 @@ def test_at_the_end_workers_ask_each_other_always(monkeypatch):
         return np.array([[1.0], [1.0]])
 
     asked, preemption = [], Preemption()
+    model: Any = SimpleNamespace(distribute_strategy=None)
     monkeypatch.setattr(peers, "gather", gather)
     monkeypatch.setattr(peers, "tasks", lambda strategy: ["worker 0", "worker 1"])
 
-    assert preemption.is_due_at_end(SimpleNamespace(distribute_strategy=None))
+    assert preemption.is_due_at_end(model)
     assert asked == [[False]]
     assert preemption.told == ["worker 0", "worker 1"]
 

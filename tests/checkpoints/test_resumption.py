@@ -1,15 +1,23 @@
 """kerasdist.checkpoints.resumption and model_state: what of a checkpoint is restored, and when."""
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints import Folder, Resumption, model_state, resume, resumption, variables
+from kerasdist.checkpoints import (
+    Folder,
+    Resumption,
+    model_state,
+    resumption,
+    variables,
+)
+from kerasdist.checkpoints.found_checkpoint import FoundCheckpoint, Training
 from kerasdist.training.context import running_call
 
-PLAIN = tf.distribute.get_strategy()
+PLAIN: Any = tf.distribute.get_strategy()
 
 
 def make_model(seed=0):
@@ -43,7 +51,7 @@ def trained_and_saved(directory, **changes):
 def begun(model, saved):
     """Returns a Resumption that has begun, its call, and what it said."""
     model.distribute_strategy = PLAIN
-    training = resume.Training(
+    training = Training(
         fit=0,
         epochs=3,
         batch_size=None,
@@ -53,7 +61,7 @@ def begun(model, saved):
         other_optimizers=[],
     )
     call, lines = running_call.RunningCall(method="fit", model=model), []
-    resumed = Resumption(saved, training, call, lines.append)
+    resumed = Resumption(FoundCheckpoint(saved, training), call, lines.append)
     resumed.begin()
     return resumed, call, lines
 

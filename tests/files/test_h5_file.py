@@ -9,7 +9,7 @@ import pytest
 
 import kerasdist
 from kerasdist.checkpoints import model_state
-from kerasdist.checkpoints.folder import Saved
+from kerasdist.checkpoints.saved import Saved
 from kerasdist.files import h5_file
 
 WEIGHT = "layers/dense/vars/0"

@@ -1,4 +1,4 @@
-"""The checkpoints of one `fit`: where it is, what it is, and what of it is written."""
+"""Takes the checkpoints of one `fit`: collects where and what it is, for the `Writer`."""
 
 import functools
 import math
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import (
     callback_states,
+    configuration,
     earlier_fits,
     histories,
     model_state,
@@ -18,6 +19,7 @@ from kerasdist.checkpoints import (
     variables,
 )
 from kerasdist.checkpoints.folder import Folder
+from kerasdist.checkpoints.saved import packed
 from kerasdist.checkpoints.writer import Writer
 from kerasdist.private import keras_optimizers
 from kerasdist.support.text import short_list
@@ -27,7 +29,7 @@ from kerasdist.training.hooks import slots
 from kerasdist.training.report.update_counter import updates_of
 
 
-class Saving:
+class Snapshots:
     """Saves a `fit`, and keeps what its checkpoints say of it.
 
     It is made when the model has the weights and the optimizer with which `fit` begins, or goes on.
@@ -78,7 +80,7 @@ class Saving:
             self._lost_before[optimizer.name] = math.inf
         self._has_warned = False
         # Callbacks may change it later.
-        self._configuration = resumption.array_of_configuration(self._model)
+        self._configuration = configuration.packed_of(self._model)
         self._num_updates = updates_of(self._model)
         self._num_before = self._num_left_behind(resumed)
         # The step of the checkpoint that ended the `fit` before, if this one begins after it.
@@ -153,31 +155,31 @@ class Saving:
     def save_end(self) -> None:
         """Saves when `fit` is over."""
         if self.is_cut:
-            place = {"epoch": self._epoch, "step": self.num_steps}
+            progress = {"epoch": self._epoch, "step": self.num_steps}
         else:
             if traits.is_async(self._strategy):
                 self._step_function.finish()
-            place = {"epoch": self._epoch + 1, "step": 0}
-        self._write({**place, "is_finished": True}, beside=False)
+            progress = {"epoch": self._epoch + 1, "step": 0}
+        self._write({**progress, "is_finished": True}, beside=False)
 
     def end(self) -> None:
         """Waits until everything is written, and lets go of what is traced."""
         self._last_step_function = None
         self._writer.wait()
 
-    def _write(self, place: dict[str, Any], *, beside: bool) -> None:
+    def _write(self, progress: dict[str, Any], *, beside: bool) -> None:
         slots.make(self._model)  # Before the first step there are none.
         arrays = model_state.read(self._model)
-        is_finished = place["is_finished"]
+        is_finished = progress["is_finished"]
         if is_finished and self._cut is not None:
             arrays |= self._cut
         self._note_updates()
         is_of_end_before = self._num_before + self._num_updates == self._end_before
-        has_begun = is_finished or (place["epoch"], place["step"]) != (self._first_epoch, 0)
+        has_begun = is_finished or (progress["epoch"], progress["step"]) != (self._first_epoch, 0)
         if is_of_end_before and has_begun:  # Steps without an update, as with accumulation.
             self._num_before += 1
         self.last_step = self._num_before + self._num_updates
-        state = self._call.data_state(begins_epoch=place["step"] == 0 and not is_finished)
+        state = self._call.data_state(begins_epoch=progress["step"] == 0 and not is_finished)
         if not peers.is_chief(self._strategy):
             return
         # Started again, the program makes what it did between the two `fit` once more.
@@ -185,12 +187,14 @@ class Saving:
             return
         arrays |= self._configuration
         if state:
-            arrays |= resumption.array_of_data_state(state[1])
+            arrays[resumption.DATA_STATE] = packed(state[1])
         self._warn_of_lost_optimizers()
         states, of_callbacks = callback_states.read(self._call.callbacks)
         record = {
-            **place,
-            **self._record(is_finished=is_finished, is_epoch_over=is_finished or not place["step"]),
+            **progress,
+            **self._record(
+                is_finished=is_finished, is_epoch_over=is_finished or not progress["step"]
+            ),
             "num_iterators": state and state[0],
             "callbacks": states,
         }
@@ -261,7 +265,7 @@ class Saving:
         return max(0, newest - self._num_updates)
 
 
-def _counts_of_lost_optimizers(model) -> dict[str, int]:
+def _counts_of_lost_optimizers(model: keras.Model) -> dict[str, int]:
     """Returns by name how many updates those have made that no checkpoint has."""
     lost = variables.lost_optimizers_of(model)
     return {each.name: int(tf.convert_to_tensor(each.iterations)) for each in lost}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kerasdist.callbacks import Checkpoint, MovingAverage
-from kerasdist.checkpoints import CorruptCheckpointError, Folder, record_entries, resumption
-from kerasdist.checkpoints.folder import RECORD, STATE, WEIGHTS, _sum_of, _sum_of_record
+from kerasdist.checkpoints import CorruptCheckpointError, Folder, record_file, resumption, saved
+from kerasdist.checkpoints.saved import RECORD, STATE, WEIGHTS
 from tests import strategies
 
 X = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
@@ -50,8 +50,8 @@ def forged(written, tmp_path):
         record = json.loads((newest / RECORD).read_text())
         record.pop("crc32")
         if "files" in record:
-            record["files"] = {name: _sum_of(str(newest / name)) for name in (WEIGHTS, STATE)}
-        record["crc32"] = _sum_of_record(record)
+            record["files"] = {name: saved._sum_of(str(newest / name)) for name in (WEIGHTS, STATE)}
+        record["crc32"] = record_file._sum_of(record)
         (newest / RECORD).write_text(json.dumps(record))
         return path
 
@@ -59,11 +59,11 @@ def forged(written, tmp_path):
 
 
 def read(folder):
-    saved = Folder(str(folder)).read(8)
-    record_entries.check(saved)
-    resumption._data_state_in(saved)
-    with saved.weights():
-        return saved
+    found = Folder(str(folder)).read(8)
+    found.check()
+    found.unpacked(resumption.DATA_STATE)
+    with found.weights():
+        return found
 
 
 def in_record(change):
@@ -93,7 +93,7 @@ def in_weights(change):
     return apply
 
 
-ENTRIES = [*record_entries._ENTRIES, "contents"]
+ENTRIES = [*record_file._ENTRIES, "contents"]
 DEEP = {
     "epoch": -1,
     "step": True,
