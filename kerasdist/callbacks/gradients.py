@@ -4,7 +4,8 @@ The functions take and return gradients as `tf.GradientTape` gives them: tensors
 what an Embedding gathers, or None if the loss does not depend on a variable.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,23 @@ def _factors(values: Any):
     return getattr(values, _FACTORS, (values, None))
 
 
+def _of_those_there(clip: Callable) -> Callable:
+    """Hands a function the gradients that are not None, with one row for each index."""
+
+    @functools.wraps(clip)
+    def clip_those_there(gradients: Sequence, limit: float | np.floating) -> list:
+        present = [
+            added_up(each) if isinstance(each, tf.IndexedSlices) else each
+            for each in gradients
+            if each is not None
+        ]
+        clipped = iter(clip(present, limit) if present else ())
+        return [None if each is None else next(clipped) for each in gradients]
+
+    return clip_those_there
+
+
+@_of_those_there
 def clip_by_norm(gradients: Sequence, norm: float | np.floating) -> list:
     """Returns each gradient, shortened to L2 norm `norm` if it is longer.
 
@@ -51,30 +69,23 @@ def clip_by_norm(gradients: Sequence, norm: float | np.floating) -> list:
 
     Source: slim.learning.clip_gradient_norms.
     """
-    gradients = [_deduplicated(gradient) for gradient in gradients]
-    if _are_all_none(gradients):
-        return gradients
-    norms = iter(tf.unstack(_finite(tf.sqrt(tf.stack(_square_sums(gradients))))))
+    norms = tf.unstack(_finite(tf.sqrt(tf.stack(_square_sums(gradients)))))
     return [
-        None if gradient is None else multiply(gradient, norm / tf.maximum(next(norms), norm))
-        for gradient in gradients
+        multiply(gradient, norm / tf.maximum(each, norm))
+        for gradient, each in zip(gradients, norms, strict=True)
     ]
 
 
+@_of_those_there
 def clip_by_global_norm(gradients: Sequence, norm: float | np.floating) -> list:
     """Returns all gradients times the one factor that brings their global norm to `norm`."""
-    gradients = [_deduplicated(gradient) for gradient in gradients]
-    if _are_all_none(gradients):
-        return gradients
     total = _finite(tf.sqrt(tf.reduce_sum(tf.stack(_square_sums(gradients)))))
     return [multiply(gradient, norm / tf.maximum(total, norm)) for gradient in gradients]
 
 
+@_of_those_there
 def clip_by_value(gradients: Sequence, value: float | np.floating) -> list:
     """Returns the gradients with every element between -value and value."""
-    gradients = [_deduplicated(gradient) for gradient in gradients]
-    if _are_all_none(gradients):
-        return gradients
     clipped = [
         map_values(gradient, lambda values: tf.clip_by_value(values, -value, value))
         for gradient in gradients
@@ -84,14 +95,9 @@ def clip_by_value(gradients: Sequence, value: float | np.floating) -> list:
         return [map_values(gradient, tf.identity) for gradient in clipped]
 
 
-def _are_all_none(gradients: Sequence) -> bool:
-    return all(gradient is None for gradient in gradients)
-
-
-def _square_sums(gradients: Sequence):
-    """Returns the sum of squares of each gradient that is not None: float32 scalars."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    return [_square_sum(*_factors(values_of(gradient))) for gradient in present]
+def _square_sums(gradients: Sequence) -> list:
+    """Returns the sum of squares of each gradient: float32 scalars."""
+    return [_square_sum(*_factors(values_of(gradient))) for gradient in gradients]
 
 
 def _square_sum(values: Any, factor: Any):
@@ -103,7 +109,3 @@ def _square_sum(values: Any, factor: Any):
 def _finite(norms: tf.Tensor):
     """Returns `norms`; fails if one is infinite or NaN, before anything is computed from it."""
     return tf.debugging.check_numerics(norms, _NOT_FINITE)
-
-
-def _deduplicated(gradient: Any):
-    return added_up(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient

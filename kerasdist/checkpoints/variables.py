@@ -197,18 +197,15 @@ def read(
     """Returns the values of variables; all workers must call it."""
     arrays = {}
     for name, variable in named.items():
-        if _is_of_whole_batches(name, variable):
-            arrays[name] = np.asarray(variable.read_value())
-        elif is_of_replicas(variable) or _has_copies(name, variable):
-            values = _gathered(strategy, variable)
-            if name.startswith("own/") and (values == values[:1]).all():
-                arrays[name] = values[0]
-            else:
-                arrays[name + _OF_REPLICAS] = values
-        elif is_sharded(variable):
-            arrays[name] = np.asarray(variable)
+        has_several = is_of_replicas(variable) or _has_copies(name, variable)
+        if not has_several or _is_of_whole_batches(name, variable):
+            arrays[name] = np.asarray(variable if is_sharded(variable) else variable.read_value())
+            continue
+        values = _gathered(strategy, variable)
+        if name.startswith("own/") and (values == values[:1]).all():
+            arrays[name] = values[0]
         else:
-            arrays[name] = np.asarray(variable.read_value())
+            arrays[name + _OF_REPLICAS] = values
     return arrays
 
 
@@ -219,22 +216,18 @@ def write(
 ) -> None:
     """Gives variables the values that `read` returned, maybe for other replicas."""
     for name, variable in named.items():
-        if name in arrays:
-            values, is_of_one = arrays[name], True
-        elif name + _OF_REPLICAS in arrays:
-            values, is_of_one = arrays[name + _OF_REPLICAS], False
-        else:  # From a deployment whose replicas have no values of their own.
+        values = arrays.get(name, arrays.get(name + _OF_REPLICAS))
+        if values is None:  # From a deployment whose replicas have no values of their own.
             continue
-        if name.startswith(_WITH_COPIES) and not is_of_replicas(variable):
-            values = values[np.newaxis] if is_of_one else values
-            _write_copies(strategy, name, variable, values)
-        elif is_of_replicas(variable):
-            values = values[np.newaxis] if is_of_one else values
+        rows = values[np.newaxis] if name in arrays else values
+        if is_of_replicas(variable):
             if _is_of_whole_batches(name, variable):
-                values = values.sum(axis=0, keepdims=True, dtype=values.dtype)
-            _scatter(strategy, variable, values)
+                rows = rows.sum(axis=0, keepdims=True, dtype=rows.dtype)
+            _scatter(strategy, variable, rows)
+        elif name.startswith(_WITH_COPIES):
+            _write_copies(strategy, name, variable, rows)
         else:
-            variable.assign(values if is_of_one else _joined(variable, values))
+            variable.assign(values if name in arrays else _joined(variable, values))
 
 
 def is_of_replicas(variable: Any) -> bool:
@@ -288,9 +281,7 @@ def _write_copies(strategy: tf.distribute.Strategy, name: str, variable: Any, va
     if not is_distributed:
         variable.assign(values[0])
         return
-    own = values[peers.local_replicas(strategy).start :]
-    for copy, value in zip(strategy.experimental_local_results(variable), own, strict=False):
-        copy.assign(value)
+    _assign_copies(strategy, variable, values)
 
 
 def _scatter(strategy: tf.distribute.Strategy, variable: Any, values: np.ndarray):
@@ -301,6 +292,11 @@ def _scatter(strategy: tf.distribute.Strategy, variable: Any, values: np.ndarray
             values = np.stack([whole] * num_replicas)
         else:
             values = np.stack([whole, *[np.zeros_like(whole)] * (num_replicas - 1)])
+    _assign_copies(strategy, variable, values)
+
+
+def _assign_copies(strategy: tf.distribute.Strategy, variable: Any, values: np.ndarray):
+    """Gives the copies of this worker their values of those of all replicas."""
     own = values[peers.local_replicas(strategy).start :]
     for copy, value in zip(strategy.experimental_local_results(variable), own, strict=False):
         copy.assign(value)

@@ -16,7 +16,7 @@ from kerasdist.support.text import short_list
 from kerasdist.training.context import peers
 from kerasdist.weights.renaming import Rule, renamed
 from kerasdist.weights.result import WarmStart
-from kerasdist.weights.sources import Value
+from kerasdist.weights.sources import Value, read
 
 # The last part of a name in TF-Slim, and those in Keras.
 _OF_SLIM = {
@@ -25,6 +25,7 @@ _OF_SLIM = {
     "depthwise_weights": ("depthwise_kernel", "kernel"),  # SeparableConv2D, DepthwiseConv2D.
     "pointwise_weights": ("pointwise_kernel",),
 }
+_Found = list[tuple[keras.Variable, Value]]
 
 
 def checked_patterns(argument: str, expressions: Any) -> tuple[str, ...] | None:
@@ -65,40 +66,29 @@ def restore(
         )
     wanted = _wanted(model, include, exclude)
     found = _found(model, wanted, renamed(values, rules))
-    missing = [variable.path for variable in wanted if id(variable) not in found]
-    _check(wanted, found, missing, name, ignore_missing=ignore_missing, reshape=reshape)
-    _assign(model, [(each, found[id(each)]) for each in wanted if id(each) in found])
-    report = _report(model, values, wanted, found, source=os.fspath(name))
+    held = {id(variable) for variable, _ in found}
+    missing = [variable.path for variable in wanted if id(variable) not in held]
+    _check(found, missing, name, ignore_missing=ignore_missing, reshape=reshape)
+    _assign(model, found)
+    used, meant = {id(value.load) for _, value in found}, {id(variable) for variable in wanted}
+    report = WarmStart(
+        source=os.fspath(name),
+        restored={variable.path: value.name for variable, value in found},
+        left_alone=tuple(each.path for each in model.weights if id(each) not in meant),
+        missing=tuple(missing),
+        unused=tuple(value.name for value in values if id(value.load) not in used),
+    )
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is None or peers.is_chief(strategy):
         say(str(report))
     return report
 
 
-def _assign(model: keras.Model, pairs: list[tuple[keras.Variable, Value]]):
-    arrays = [(variable, value.load()) for variable, value in pairs]  # Fails before it changes.
+def _assign(model: keras.Model, found: _Found):
+    arrays = [(variable, value.load()) for variable, value in found]  # Fails before it changes.
     for variable, array in arrays:
         variable.assign(array.reshape(variable.shape).astype(_numpy_dtype(variable)))
         keras_optimizers.begin_average_with(getattr(model, "optimizer", None), variable)
-
-
-def _report(
-    model: keras.Model,
-    values: list[Value],
-    wanted: list[keras.Variable],
-    found: dict[int, Value],
-    *,
-    source: str,
-) -> WarmStart:
-    used = {id(value.load) for value in found.values()}
-    meant = {id(variable) for variable in wanted}
-    return WarmStart(
-        source=source,
-        restored={each.path: found[id(each)].name for each in wanted if id(each) in found},
-        left_alone=tuple(each.path for each in model.weights if id(each) not in meant),
-        missing=tuple(each.path for each in wanted if id(each) not in found),
-        unused=tuple(value.name for value in values if id(value.load) not in used),
-    )
 
 
 def _wanted(
@@ -139,8 +129,8 @@ def _paths(variable: keras.Variable, model: keras.Model) -> list[str]:
 
 def _found(
     model: keras.Model, wanted: list[keras.Variable], pairs: list[tuple[Value, str]]
-) -> dict[int, Value]:
-    """Returns the value for each variable, by its id, if there is one."""
+) -> _Found:
+    """Returns the variables that there is a value for, with the value."""
     by_name: dict[str, Value] = {}
     for value, name in pairs:
         for each in (name, *_as_keras(name)):
@@ -151,7 +141,7 @@ def _found(
     names_in_file: dict[int, list[str]] = {}
     for place, (variable, readable) in places.items():
         names_in_file.setdefault(id(variable), []).extend([readable, place])
-    found = {}
+    found = []
     for variable in wanted:
         paths, rest = _paths(variable, model), _without_first(variable)
         in_file = names_in_file.get(id(variable), [])
@@ -163,7 +153,7 @@ def _found(
         )
         value = next((each for each in candidates if each is not None), None)
         if value is not None:
-            found[id(variable)] = value
+            found.append((variable, value))
     return found
 
 
@@ -196,8 +186,6 @@ def _places(model: keras.Model) -> dict[str, tuple[keras.Variable, str]]:
 
     The model is saved with a number for each variable in place of its values.
     """
-    from kerasdist.weights import sources
-
     variables: list[keras.Variable] = []
 
     def number_of(variable: keras.Variable):
@@ -208,7 +196,7 @@ def _places(model: keras.Model) -> dict[str, tuple[keras.Variable, str]]:
         path = os.path.join(folder, "numbers.weights.h5")
         with keras_optimizers.saving_instead(model, number_of):
             model.save_weights(path)
-        found = sources.read(path).values
+        found = read(path).values
     return {
         value.place: (variables[int(value.load())], value.name)
         for value in found
@@ -217,26 +205,18 @@ def _places(model: keras.Model) -> dict[str, tuple[keras.Variable, str]]:
 
 
 def _check(
-    wanted: list[keras.Variable],
-    found: dict[int, Value],
-    missing: list[str],
-    name: Any,
-    *,
-    ignore_missing: bool,
-    reshape: bool,
-):
+    found: _Found, missing: list[str], name: Any, *, ignore_missing: bool, reshape: bool
+) -> None:
     if not found:
-        paths = [each.path for each in wanted]
         raise ValueError(
             f"Nothing in {name!r} is for a variable of the model, so nothing would be restored. "
-            f"The variables are {short_list(paths, 5) or 'all left out'}. Use `rename` to say "
+            f"The variables are {short_list(missing, 5) or 'all left out'}. Use `rename` to say "
             "which names are theirs."
         )
     wrong = [
         f"{variable.path}: {tuple(variable.shape)} in the model, {value.shape} in the source"
-        for variable in wanted
-        if (value := found.get(id(variable))) is not None
-        and not _fits(variable, value, reshape=reshape)
+        for variable, value in found
+        if not _fits(variable, value, reshape=reshape)
     ]
     if wrong:
         raise ValueError(
