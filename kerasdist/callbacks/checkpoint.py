@@ -26,8 +26,7 @@ from kerasdist.support.checks import (
     check_bool,
     check_choice,
     check_int,
-    check_one_of,
-    check_secs,
+    check_steps_or_secs,
     check_text,
     checked_folder,
 )
@@ -142,11 +141,7 @@ class Checkpoint(UpdateCallback):
         on_error: str = "warn",
     ):
         super().__init__()
-        check_one_of(every_steps=every_steps, every_secs=every_secs, may_be_none=True)
-        if every_steps is not None:
-            check_int("every_steps", every_steps, at_least=1)
-        if every_secs is not None:
-            check_secs("every_secs", every_secs)
+        check_steps_or_secs(every_steps=every_steps, every_secs=every_secs, may_be_none=True)
         check_int("keep", keep, at_least=1)
         check_int("keep_best", keep_best, at_least=0)
         check_bool("weights_if_changed", weights_if_changed)

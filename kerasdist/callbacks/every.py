@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from kerasdist.support.checks import check_int, check_one_of, check_secs
+from kerasdist.support.checks import check_steps_or_secs
 from kerasdist.training.report.callback_list import is_overridden
 from kerasdist.training.report.update_counter import StepCounter
 from kerasdist.training.report.wrapper import Wrapper
@@ -46,11 +46,7 @@ class Every(Wrapper):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(callback)
-        check_one_of(steps=steps, secs=secs)
-        if steps is not None:
-            check_int("steps", steps, at_least=1)
-        if secs is not None:
-            check_secs("secs", secs)
+        check_steps_or_secs(steps=steps, secs=secs)
         self._steps, self._secs, self._clock = steps, secs, clock
 
     def set_model(self, model: keras.Model):

@@ -23,6 +23,9 @@ from kerasdist.training.hooks.gradient_values import values_of
 from kerasdist.training.hooks.graph_function import rare_cond
 from kerasdist.training.replica import replicas
 
+# The columns of the rows of numbers.
+_NUMBERS = ("gradient_norm", "gradient_norm_applied", "update_ratio")
+
 
 class StepRecord:
     """Statistics of gradients, weights, updates and outputs of layers, of one step.
@@ -75,19 +78,17 @@ class StepRecord:
 
     def read(self) -> "Record | None":
         """Returns the record that was planned; None if there is none yet."""
-        step = int(self._step.numpy())
-        if step < 0:
+        if int(self._step.numpy()) < 0:
             return None
         num, table = len(self._names), self._table.numpy()
-        numbers = [_found(self._names, column) for column in table[:num, :3].T]
+        columns = zip(_NUMBERS, table[:num, : len(_NUMBERS)].T, strict=True)
         return Record(
-            step=step,
-            norms=numbers[0],
-            applied_norms=numbers[1],
-            update_ratios=numbers[2],
-            gradients=_statistics(self._names, table[num : 2 * num]),
-            weights=_statistics(self._names, table[2 * num : 3 * num]),
-            outputs=_statistics(self._layers, table[3 * num :]),
+            numbers={kind: _found(self._names, column) for kind, column in columns},
+            statistics={
+                "gradients": _statistics(self._names, table[num : 2 * num]),
+                "weights": _statistics(self._names, table[2 * num : 3 * num]),
+                "activations": _statistics(self._layers, table[3 * num :]),
+            },
         )
 
     # What follows is traced.
@@ -204,25 +205,18 @@ class StepRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """What was recorded of one step, by the names of the variables and layers that it had.
+    """What was recorded of one step, by kind and by the names of variables and layers.
 
     Attributes:
-        step: Which update of the optimizer it was, from 1.
-        norms: L2 norm of the gradient of the global batch.
-        applied_norms: The same after clipping and the other callbacks.
-        update_ratios: L2 norm of the change of the weights over that of the weights.
-        gradients: Statistics of the gradients.
-        weights: Statistics of the weights after the update.
-        outputs: Statistics of what layers gave, for the examples of one replica.
+        numbers: `gradient_norm` is the L2 norm of the gradient of the global batch,
+            `gradient_norm_applied` the same after clipping and the other callbacks, `update_ratio`
+            the L2 norm of the change of the weights over that of the weights.
+        statistics: Those of `gradients`, of the `weights` after the update, and of `activations`:
+            what layers gave, for the examples of one replica.
     """
 
-    step: int
-    norms: dict[str, float]
-    applied_norms: dict[str, float]
-    update_ratios: dict[str, float]
-    gradients: dict[str, tensor_statistics.Statistics]
-    weights: dict[str, tensor_statistics.Statistics]
-    outputs: dict[str, tensor_statistics.Statistics]
+    numbers: dict[str, dict[str, float]]
+    statistics: dict[str, dict[str, tensor_statistics.Statistics]]
 
 
 def _found(names: Any, norms: np.ndarray) -> dict:

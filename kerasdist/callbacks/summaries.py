@@ -19,9 +19,7 @@ from kerasdist.private import keras_optimizers
 from kerasdist.support.checks import (
     check_bool,
     check_choice,
-    check_int,
-    check_one_of,
-    check_secs,
+    check_steps_or_secs,
     checked_folder,
 )
 from kerasdist.support.remote_path import absolute
@@ -121,12 +119,9 @@ a step was computed; also of each worker |
         on_error: str = "warn",
     ):
         super().__init__()
-        check_one_of(every_steps=every_steps, every_secs=every_secs, may_be_none=True)
-        if every_secs is None:
-            every_steps = 100 if every_steps is None else every_steps
-            check_int("every_steps", every_steps, at_least=1)
-        else:
-            check_secs("every_secs", every_secs)
+        check_steps_or_secs(every_steps=every_steps, every_secs=every_secs, may_be_none=True)
+        if every_secs is None and every_steps is None:
+            every_steps = 100
         check_bool("graph", graph)
         check_choice("on_error", on_error, ("warn", "raise"))
         self.log_dir = absolute(checked_folder("log_dir", log_dir))
@@ -214,9 +209,8 @@ a step was computed; also of each worker |
             **(self._of_rate(rate) if rate else {}),
             **(_of_record(record) if record else {}),
         }
-        self._files["train"].write(
-            self._counter.step, scalars=scalars, histograms=_histograms(record) if record else {}
-        )
+        histograms = _by_tag(record.statistics) if record else {}
+        self._files["train"].write(self._counter.step, scalars=scalars, histograms=histograms)
         self._write_graph()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None):
@@ -225,14 +219,10 @@ a step was computed; also of each worker |
         step = updates_of(self.model)
         numbers = {name: value for name, value in (logs or {}).items() if _is_scalar(value)}
         of_validation = {name for name in numbers if name.startswith("val_")}
-        self._files["train"].write(
-            step,
-            scalars={f"epoch_{name}": numbers[name] for name in numbers.keys() - of_validation},
-        )
-        self._files["validation"].write(
-            step,
-            scalars={f"epoch_{name.removeprefix('val_')}": numbers[name] for name in of_validation},
-        )
+        others = numbers.keys() - of_validation
+        for role, names in (("train", others), ("validation", of_validation)):
+            scalars = {f"epoch_{name.removeprefix('val_')}": numbers[name] for name in names}
+            self._files[role].write(step, scalars=scalars)
 
     def on_train_end(self, logs: dict[str, Any] | None = None):
         self._write_graph()
@@ -350,32 +340,24 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _outermost(graph: Any):
-    while getattr(graph, "outer_graph", None) not in (None, graph) and getattr(
-        graph.outer_graph, "building_function", False
-    ):
-        graph = graph.outer_graph
-    return graph if getattr(graph, "building_function", False) else None
+    while (outer := getattr(graph, "outer_graph", graph)) is not graph and _is_of_function(outer):
+        graph = outer
+    return graph if _is_of_function(graph) else None
+
+
+def _is_of_function(graph: Any) -> bool:
+    return getattr(graph, "building_function", False)
 
 
 def _of_record(record: Record) -> dict[str, float]:
-    numbers = {}
-    for tag, norms in (
-        ("gradient_norm", record.norms),
-        ("gradient_norm_applied", record.applied_norms),
-    ):
-        numbers[f"{tag}/global"] = float(np.linalg.norm(list(norms.values())))
-        numbers |= {f"{tag}/{name}": norm for name, norm in norms.items()}
-    numbers |= {f"update_ratio/{name}": ratio for name, ratio in record.update_ratios.items()}
-    return numbers | {f"sparsity/{name}": each.sparsity for name, each in record.outputs.items()}
-
-
-def _histograms(record: Record) -> dict:
-    return {
-        f"{kind}/{name}": each
-        for kind, found in (
-            ("weights", record.weights),
-            ("gradients", record.gradients),
-            ("activations", record.outputs),
-        )
-        for name, each in found.items()
+    norms = {
+        f"{kind}/global": float(np.linalg.norm(list(record.numbers[kind].values())))
+        for kind in ("gradient_norm", "gradient_norm_applied")
     }
+    outputs = record.statistics["activations"]
+    sparsity = {f"sparsity/{name}": each.sparsity for name, each in outputs.items()}
+    return norms | _by_tag(record.numbers) | sparsity
+
+
+def _by_tag(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{kind}/{name}": each for kind, named in found.items() for name, each in named.items()}

@@ -93,6 +93,21 @@ def check_one_of(*, may_be_none: bool = False, **values: object) -> None:
         raise ValueError(f"Give one of {names}. Received: {received}.")
 
 
+def check_steps_or_secs(*, may_be_none: bool = False, **values: object) -> None:
+    """Raises unless one of two arguments says how often: in steps, or in seconds.
+
+    Args:
+        may_be_none: Whether none of them may be given.
+        values: The arguments by their names, the steps first.
+    """
+    check_one_of(may_be_none=may_be_none, **values)
+    (of_steps, steps), (of_secs, secs) = values.items()
+    if steps is not None:
+        check_int(of_steps, steps, at_least=1)
+    if secs is not None:
+        check_secs(of_secs, secs)
+
+
 def checked_folder(name: str, value: Any) -> str:
     """Returns the path of a folder; raises a TypeError or ValueError if it is not one."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
