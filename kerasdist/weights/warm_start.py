@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
-
 from kerasdist.weights.result import WarmStart
 
 if TYPE_CHECKING:  # `import kerasdist` loads neither Keras nor TensorFlow.
