@@ -86,7 +86,7 @@ def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
         try:
             for tag, step, value in _numbers(path):
                 curves[tag if role == "." else f"{role}/{tag}"][step] = value
-        except Exception:
+        except Exception:  # TensorFlow's or protobuf's, of what is no event.  # noqa: BLE001
             damaged.append(path)
     if not curves:
         raise UsageError(

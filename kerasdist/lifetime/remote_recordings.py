@@ -114,7 +114,7 @@ def _obey(recorder: Recorder, verb: str) -> tuple[bytes, bytes]:
     }
     try:
         return _OK, verbs[verb]() or b""
-    except Exception as error:  # The chief says it; a task that serves must go on.
+    except Exception as error:  # The chief says it; a task that serves must go on.  # noqa: BLE001
         return _FAILED, f"{type(error).__name__}: {error}".encode()
 
 

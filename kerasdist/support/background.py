@@ -16,7 +16,7 @@ def in_background(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     def run() -> None:
         try:
             future.set_result(function(*arguments))
-        except BaseException as error:  # Whoever waits for the future would wait forever.
+        except BaseException as error:  # Whoever waits for the future would wait forever.  # noqa: BLE001
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

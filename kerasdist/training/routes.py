@@ -308,7 +308,7 @@ def _build(original, model, iterator=None, data_batch=None):
     try:
         with model.distribute_strategy.scope():
             keras_layers.build_from_spec(model, spec)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         # What cannot be built now ends in the first trace, with the error of the user's own code.
         # Where workers differ or are lost, there is no model to trace.
         of_workers = variable_creation.error_of_workers(error)

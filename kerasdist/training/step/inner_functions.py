@@ -34,5 +34,5 @@ def _inlined(function: Any):
         return None
     try:
         return replica_run.as_python(function)
-    except Exception:  # AutoGraph may end with anything where it has no source.
+    except Exception:  # AutoGraph may end with anything where it has no source.  # noqa: BLE001
         return None

@@ -202,7 +202,7 @@ class ModelStep:
         with loss_scale.scales_watched() as late_scales:
             try:
                 yield
-            except Exception as raised:
+            except Exception as raised:  # noqa: BLE001
                 # The second replica finds weights where the first had none, and they part ways.
                 error = raised
         may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1

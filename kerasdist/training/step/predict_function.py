@@ -80,7 +80,7 @@ class PredictFunction:
         self._divide(False)
         try:
             outputs = self._run(batch)
-        except Exception:  # What the program ends with.
+        except Exception:  # What the program ends with.  # noqa: BLE001
             self._divide(True)
             raise error from None
         difference = graph_errors.describe_error(error)
@@ -103,7 +103,7 @@ class PredictFunction:
         arguments = self._model, self._step, self._predict_parts, batch
         try:
             difference = self._describe_difference(*arguments)
-        except Exception as error:  # Of the program, which may mean no other batch than its own.
+        except Exception as error:  # Of the program, which may mean no other batch than its own.  # noqa: BLE001
             number = len(peers.local_replicas(self._strategy))
             what = f"{number} replicas predict what one device does"
             return graph_errors.describe_unchecked(what, error)
@@ -118,7 +118,7 @@ class PredictFunction:
             return True
         try:
             getattr(self._run, "get_concrete_function", self._run)(batch)
-        except Exception:  # It may be right for the whole batch, and comes again if not.
+        except Exception:  # It may be right for the whole batch, and comes again if not.  # noqa: BLE001
             return keras_layers.is_built(self._model)
         return True
 

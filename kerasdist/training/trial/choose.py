@@ -147,7 +147,7 @@ class Trial(abc.ABC):
         )
         try:
             choice = choose(cls, question)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # The program may mean no other batch than its own.
             if not is_said:
                 what = f"{strategy.num_replicas_in_sync} replicas {cls.promise}"
@@ -227,7 +227,7 @@ def _with_enough_examples(make: type[Trial], question: Question) -> Choice:
     try:
         with sizes.counted(model):
             choice = _of_size(make, question, "few")
-    except Exception:  # The program may raise anything with so few examples.
+    except Exception:  # The program may raise anything with so few examples.  # noqa: BLE001
         return _of_size(make, question, "all")
     number = make.num_replicas_of(strategy)
     are_possible = {
@@ -298,5 +298,5 @@ def _tried(trial: Trial, mode: Mode) -> Found | None:
     """Returns what is found in a mode; None where it fails."""
     try:
         return trial.compare(mode)
-    except Exception:  # Of the program; what was found before is said.
+    except Exception:  # Of the program; what was found before is said.  # noqa: BLE001
         return None

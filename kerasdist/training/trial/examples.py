@@ -190,7 +190,7 @@ def in_float32_first(model: keras.Model, run: Callable[[], _T]) -> _T:
     try:
         with _in_float32(model):
             return run()
-    except Exception:  # The program may raise anything in float32; it is tried as it computes.
+    except Exception:  # The program may raise anything in float32; it is tried as it computes.  # noqa: BLE001
         return run()
 
 

@@ -92,7 +92,7 @@ class TrialOfPredict(choose.Trial):
             return Found(computed=None)
         try:
             joined = self._predict_divided()
-        except Exception as error:  # The whole batch may be right for what a part is not.
+        except Exception as error:  # The whole batch may be right for what a part is not.  # noqa: BLE001
             return Found(computed=graph_errors.describe_error(error))
         found = compare.outputs(self._truth, self._twin, _arrays_of(joined), self.tolerance)
         return Found(computed=words.of_output(*found) if found else None)
