@@ -79,11 +79,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self,
-        schedule: float | Callable[[Any], Any],
-        *,
-        num_steps: int,
-        scale: float = 1.0,
+        self, schedule: float | Callable[[Any], Any], *, num_steps: int, scale: float = 1.0
     ):
         _check_schedule(schedule)
         check_int("num_steps", num_steps, at_least=0)

@@ -117,11 +117,7 @@ class Cluster:
             ```
         """
         check_text("job_name", job_name)
-        jobs = {
-            "chief": _split(chief_host),
-            "worker": _split(worker_hosts),
-            "ps": _split(ps_hosts),
-        }
+        jobs = {"chief": _split(chief_host), "worker": _split(worker_hosts), "ps": _split(ps_hosts)}
         with _errors_of(f"from_hosts(job_name={job_name!r}, task_id={task_id!r})"):
             task = Task(job_name, read_index(task_id))
             return cls(jobs={job: hosts for job, hosts in jobs.items() if hosts}, task=task)

@@ -41,11 +41,7 @@ def first_posted(
 
 
 def wait_for_all(
-    cluster: Cluster,
-    key: str,
-    *,
-    timeout_secs: float,
-    clock: Callable[[], float] = time.monotonic,
+    cluster: Cluster, key: str, *, timeout_secs: float, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Posts a key and waits until all workers have posted it.
 

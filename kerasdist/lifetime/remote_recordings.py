@@ -108,10 +108,7 @@ def answer_requests(target: str, task: Task) -> None:
 
 
 def _obey(recorder: Recorder, verb: str) -> tuple[bytes, bytes]:
-    verbs: dict[str, Callable] = {
-        "start": lambda: _start_anew(recorder),
-        "stop": recorder.stop,
-    }
+    verbs: dict[str, Callable] = {"start": lambda: _start_anew(recorder), "stop": recorder.stop}
     try:
         return _OK, verbs[verb]() or b""
     except Exception as error:  # The chief says it; a task that serves must go on.  # noqa: BLE001

@@ -34,7 +34,7 @@ class Connection:
         is_call: Whether this side has made it.
         handshake: What the other side says about itself; None before it does.
         heard_at: When it said so last, by the clock.
-        answer_by: When silence ends the connection; None if nothing is due.
+        answer_by: When the connection ends for want of an answer; None if nothing is due.
         is_tensorflow: Whether a server of TensorFlow has answered.
         end: Why it ended; "" while it is open.
     """
@@ -235,7 +235,7 @@ class Connections:
                 yield from self._read(key.data)
         for connection in [*self._open]:
             if connection.answer_by is not None and connection.answer_by < self._clock():
-                self.drop(connection, _describe_silence(connection))
+                self.drop(connection, _describe_timeout(connection))
 
     def _accept(self) -> None:
         # The caller may be gone already.
@@ -273,7 +273,7 @@ class Connections:
                 pass
 
 
-def _describe_silence(connection: Connection) -> str:
+def _describe_timeout(connection: Connection) -> str:
     if connection.handshake:
         return "it answered once and is silent now"
     return "something accepts connections there, but does not answer as a task does"

@@ -224,10 +224,7 @@ def traced_for_workers(strategy: tf.distribute.Strategy) -> Generator[None]:
 
 
 def schedule_once(
-    coordinator: ClusterCoordinator,
-    function: Callable,
-    args: tuple,
-    attempt: Attempt,
+    coordinator: ClusterCoordinator, function: Callable, args: tuple, attempt: Attempt
 ):
     """Schedules a function of which no worker runs again what another one has begun.
 
@@ -260,10 +257,7 @@ def wait_for(result: Any, secs: float) -> bool:
 
 
 def report_lost_workers(
-    coordinator: ClusterCoordinator,
-    *,
-    on_lost: Callable,
-    on_back: Callable,
+    coordinator: ClusterCoordinator, *, on_lost: Callable, on_back: Callable
 ) -> None:
     """Calls functions of a worker's index where TensorFlow logs pages of its transport's errors.
 

@@ -1,4 +1,4 @@
-"""What `fit` of Keras reads, counts, logs and saves.
+"""Keras' `fit`: the data that it reads, its epochs, logs and checkpoints.
 
 Keras has no public way to say where the batches come from, or when an epoch is over; TensorFlow's
 subclass of its iterator, which distributes, overrides the same methods as ours.

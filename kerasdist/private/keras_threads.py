@@ -1,4 +1,4 @@
-"""What Keras keeps for each thread: its settings, and the generator of numbers without a seed.
+"""The state that Keras keeps for each thread: settings, and numbers without a seed.
 
 tests/private/test_keras_threads.py fails when one of these names moves. Written against Keras 3.12
 to 3.15.

@@ -1,4 +1,4 @@
-"""What strategies of ours do otherwise than TensorFlow's, and what programs see of them.
+"""Adapts TensorFlow's strategies to ours, and says how many replicas programs see.
 
 A strategy of ours is one of TensorFlow's, of which `adapt` changes how it makes variables and
 updates them. Importing this file changes nothing.
@@ -14,10 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import (
-    collective_all_reduce_strategy,
-    distribute_lib,
-)
+from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
 from kerasdist.private import names
 from kerasdist.support import memory

@@ -1,4 +1,4 @@
-"""Which functions a traced graph calls, and what these only read; see `replica/graph_facts`.
+"""Finds the functions that a traced graph calls; see `replica/graph_facts`.
 
 tests/private/test_traced_graphs.py fails when one of these names moves. Written against TensorFlow
 2.20 and 2.21.

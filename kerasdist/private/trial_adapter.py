@@ -170,9 +170,7 @@ def _value_of(handle: Any):
 
 
 @contextlib.contextmanager
-def inner_graphs_entered(
-    enter: Callable[[], contextlib.AbstractContextManager],
-) -> Generator[None]:
+def inner_graphs_entered(enter: Callable[[], contextlib.AbstractContextManager]) -> Generator[None]:
     """Enters a context around what would be traced into a graph of its own; for eager operations.
 
     Conditions and loops run then as if they were Python's. For functions there is
