@@ -1,4 +1,4 @@
-"""Global batches: how they are split over the replicas.
+"""Splits global batches over the replicas.
 
 The user's data is batched with the global batch size. Every step takes one global batch from it and
 gives each replica a contiguous share; sizes differ by one example at most, and where a batch is
@@ -68,7 +68,7 @@ def shares_of(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
         is_static = _all_static(counts)
         data = data if len(data) == 1 else _lend_examples(data, counts)
         if peers.count(strategy) > 1:
-            # What the other workers hold is theirs to say.
+            # Only they know what the other workers hold.
             total, is_static = peers.sum_in_graph(strategy, tf.convert_to_tensor(total)), False
     else:
         replicas = peers.local_replicas(strategy)

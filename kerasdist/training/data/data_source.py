@@ -1,4 +1,4 @@
-"""An iterator over the user's data that ends without a wait, unless Python makes the data.
+"""Holds an iterator over the user's data, and ends it without a wait if no Python makes the data.
 
 TensorFlow tunes a running iterator from a thread that sleeps for 10 ms, 20 ms, 40 ms and so on, up
 to a minute. An iterator that is deleted wakes the thread first and marks itself as ended second;

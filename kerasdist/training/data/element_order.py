@@ -1,4 +1,4 @@
-"""Elements in the one order that all workers who read the same data must have.
+"""Gives elements the one order that all workers who read the same data must have.
 
 `tf.data` may give elements in the order in which they are ready: where `deterministic=False` is
 among the options of a dataset, or an argument of a `map` or an `interleave`, as

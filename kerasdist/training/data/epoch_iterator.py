@@ -1,4 +1,4 @@
-"""The user's data, epoch by epoch: what `fit`, `evaluate` and `predict` iterate over."""
+"""Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch."""
 
 import contextlib
 import math
@@ -116,9 +116,9 @@ class EpochIterator(keras_fit.EpochIterator):
         super().__init__(x, *args, class_weight=class_weight, **kwargs)
         self._dataset = self.data_adapter.get_tf_dataset()
         if keras_fit.is_generator(self.data_adapter) and peers.count(self._strategy) > 1:
-            # What is prefetched is lost with the iterator: more of it on one worker than on others.
+            # Prefetched data is lost with the iterator: more of it on one worker than on others.
             self._dataset = dataset_adapter.without_prefetch(self._dataset)
-        # What a function returns has batches of a worker, which change with the number of workers.
+        # A function returns the batches of a worker, which change with the number of workers.
         size = None if is_function or is_distributed else self._batch_size()
         file_caches.check(self._dataset, distribute_strategy)
         share = input_functions.share if is_function else file_shards.shard
@@ -135,7 +135,7 @@ class EpochIterator(keras_fit.EpochIterator):
         is_read_by_all = peers.count(self._strategy) > 1 and self._own_data is None
         if is_read_by_all and isinstance(self._dataset, tf.data.Dataset):
             self._dataset = element_order.in_order(self._dataset)
-        self._state: bytes | None = None  # Of the last iterator, before its first batch.
+        self._state: bytes | None = None  # That of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._note_length()
         num_batches = self.num_batches_of_data
@@ -170,12 +170,12 @@ class EpochIterator(keras_fit.EpochIterator):
         All that comes before is read again, so that whatever gives the data is in the same state;
         where tf.data knows that state, nothing of the epochs before.
         """
-        place = running_call.take_data_place()
-        if place is None:
+        progress = running_call.take_data_place()
+        if progress is None:
             return super().__iter__()
-        for _ in range(self._go_on(place.state), place.epoch):
+        for _ in range(self._go_on(progress.state), progress.epoch):
             self._pass_over(math.inf)
-        return self._pass_over(place.step)
+        return self._pass_over(progress.step)
 
     def state(self, *, begins_epoch: bool) -> tuple[int, bytes] | None:
         """Returns the state of `DataPlace`; None where all that was read says what comes next.
@@ -275,7 +275,7 @@ class EpochIterator(keras_fit.EpochIterator):
                 raise StopIteration from None
 
     def _note_length(self):
-        # What Keras has read before the data's `on_epoch_end`, which may change it.
+        # Keras has read it before the data's `on_epoch_end`, which may change it.
         if not self._is_counted:
             self.num_batches_of_data = None
         # A `__len__` of Python's is only the number of steps: there may be less data, or more.

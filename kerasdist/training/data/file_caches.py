@@ -1,4 +1,4 @@
-"""Files in which a dataset keeps its examples: `cache(filename)`.
+"""Checks that no two workers write the file of one `cache(filename)`.
 
 Each worker writes what it reads, and two of them cannot write one file: TensorFlow ends the second
 one in the middle of a step. A file that holds all examples already is only read.

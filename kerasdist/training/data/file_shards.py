@@ -1,4 +1,4 @@
-"""Data in files, of which each worker reads its own.
+"""Lets each worker read files of its own, where data is in files.
 
 Usually every worker reads all the data and takes its part of each global batch, which gives the
 batches of one device. Where the data is in at least as many files as there are workers, and nothing

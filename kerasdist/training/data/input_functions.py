@@ -1,4 +1,4 @@
-"""A function of `tf.distribute.InputContext` in the place of data: each worker reads its own.
+"""Makes each worker's own data with a function of `tf.distribute.InputContext`.
 
     def dataset_of(context):
         files = tf.data.Dataset.list_files("train-*.tfrecord", shuffle=False)

@@ -1,4 +1,4 @@
-"""The transformations of a dataset, as its graph has them.
+"""Reads the transformations of a dataset from its graph.
 
 Those that look at each example, or each file, alone give the same examples where every worker reads
 some of the files. Others do not: `take(40)` would take 40 examples of each worker's files.
@@ -14,7 +14,7 @@ _READERS = {"FixedLengthRecord", "TFRecord", "TextLine"}
 # TensorFlow looks for readers in their functions alone, and in no function that those call.
 _CALLERS = {"FlatMap", "Interleave"}
 _BATCHES = {"Batch", "MapAndBatch", "PaddedBatch"}
-# Which neither count nor compare examples, so that they may stand on a part of the files. `shuffle`
+# These neither count nor compare examples, so that they may stand on a part of the files. `shuffle`
 # and `batch` change which examples meet.
 _OF_A_PART = {
     *(*_READERS, *_CALLERS, *_BATCHES, "Cache", "Filter", "Map", "Options", "ParseExample"),

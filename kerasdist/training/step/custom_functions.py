@@ -1,4 +1,4 @@
-"""Functions that a model makes in the place of Keras': `make_train_function` overridden.
+"""Takes in what an overridden `make_train_function` makes in the place of Keras' function.
 
 Keras' fit calls `make_train_function` and then, for each step, what that left in `train_function`.
 An override that goes on to `super().make_train_function()` gets a step of ours, whatever it wraps
@@ -66,7 +66,7 @@ def _make(method: Callable, model: keras.Model, kind: str, *args: Any, **kwargs:
     function = getattr(model, name)
     if ours is not None:
         function = function if function is ours else WrappedFunction(function, ours)
-    elif isinstance(function, TrainFunction):  # Of the `fit` before.
+    elif isinstance(function, TrainFunction):  # It was made in the `fit` before.
         function.restart()
     else:
         _check(model, kind, callbacks)

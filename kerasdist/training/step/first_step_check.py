@@ -1,4 +1,4 @@
-"""The check of the first step, before it runs: of the first batch that can be divided.
+"""Checks the first step before it runs, with the first batch that can be divided.
 
 A model that nobody has built has the variables that the trace of its first step makes. Without a
 graph it is the step itself that makes them: it then cannot be checked, since it must draw their
@@ -24,7 +24,7 @@ from kerasdist.training.gradients import own_apply
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.read_scalars import ReadScalars
 
-# Of each replica, of which the first step is looked at: as many as a trial can use.
+# How many examples of each replica the check looks at: as many as a trial can use.
 _EXAMPLES_OF_REPLICA = 8
 # Batches of one example that are passed over, in search of one that can be divided: data that is
 # sorted by size may begin with some.
@@ -121,7 +121,7 @@ class FirstStepCheck:
             return False
         if _is_one_example(batch):
             self._num_of_one += 1
-            if self._num_of_one == _MOST_OF_ONE:  # Nor will the next one be any other.
+            if self._num_of_one == _MOST_OF_ONE:  # The next one will be no other.
                 self._trial = None
             return False
         self.is_made = self._is_new = True
@@ -150,7 +150,7 @@ class FirstStepCheck:
         if peers.count(strategy) > 1:
             number = _EXAMPLES_OF_REPLICA * len(peers.local_replicas(strategy))
             batch = gathered_rows(batch, strategy, num_examples, number)
-        if batch is None:  # Nor will the next one be.
+        if batch is None:  # The next one cannot be sent, either.
             self._trial = None
             return False
         return self.of_batch(batch, may_repeat=may_repeat)

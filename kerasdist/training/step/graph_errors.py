@@ -1,4 +1,4 @@
-"""Errors from inside compiled steps, in our words."""
+"""Says in our words what an error from inside a compiled step means."""
 
 import itertools
 import re
@@ -10,9 +10,9 @@ import tensorflow as tf
 from kerasdist.private import custom_parts
 from kerasdist.training.step import variable_creation
 
-# What TensorFlow adds to what an operation says: colors, and the names of operations.
+# TensorFlow adds colors and names of operations to what an operation says.
 _CLUTTER = re.compile(r"\x1b\[\d+m|\{\{.*?\}\} ?|\[Op:\w+\]( name:)?")
-# What a part of the batch can be the reason of, by the words of TensorFlow, Keras and NumPy.
+# Errors whose reason can be that a step has a part of the batch, and their words.
 _OF_SHAPES = (ValueError, IndexError, tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
 _SHAPES = re.compile(
     r"\b(shaped?|shapes|reshape|dim|dims|dimensions?|ranks?|sizes?|length|axis|axes|broadcast\w*|"
@@ -29,7 +29,7 @@ MEMORY_OF_WHOLE_BATCH = (
 def in_a_line(error: Exception) -> str:
     """Returns an error as its class and the first line that says something."""
     if isinstance(error, AssertionError) and str(error).startswith("len(v) == "):
-        # Of TensorFlow, where replicas do not meet with the same tensors.
+        # TensorFlow says so where replicas do not meet with the same tensors.
         return (
             "one replica sends gradients or other numbers where another one sends none, as after a "
             "condition on its own examples."

@@ -1,4 +1,4 @@
-"""A `tf.function` that a step calls: traced as a part of the step, as its Python would be.
+"""Traces a `tf.function` that a step calls as a part of the step, as its Python would be.
 
 Replicas cannot meet inside of one, and a gradient that is taken there would be that of one replica.
 So is what runs in a condition or a loop: a trial, which runs all of them operation by

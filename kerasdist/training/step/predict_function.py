@@ -64,7 +64,7 @@ class PredictFunction:
             unchecked = self._check(batches.in_one_piece(batch, self._strategy))
         try:
             outputs = self._run(batch)
-        except Exception as error:  # What the program ends with, said if whole batches work.
+        except Exception as error:  # The program may raise anything. It is told, or raised again.
             if not self._is_divided:
                 raise
             return self._run_whole(batch, error)
@@ -80,7 +80,7 @@ class PredictFunction:
         self._divide(False)
         try:
             outputs = self._run(batch)
-        except Exception:  # What the program ends with.  # noqa: BLE001
+        except Exception:  # The program may raise anything; its first error is raised.  # noqa: BLE001
             self._divide(True)
             raise error from None
         difference = graph_errors.describe_error(error)
@@ -103,7 +103,7 @@ class PredictFunction:
         arguments = self._model, self._step, self._predict_parts, batch
         try:
             difference = self._describe_difference(*arguments)
-        except Exception as error:  # Of the program, which may mean no other batch than its own.  # noqa: BLE001
+        except Exception as error:  # The program may mean no other batch than its own. It is told.  # noqa: BLE001
             number = len(peers.local_replicas(self._strategy))
             what = f"{number} replicas predict what one device does"
             return graph_errors.describe_unchecked(what, error)
@@ -117,8 +117,9 @@ class PredictFunction:
         if keras_layers.is_built(self._model):
             return True
         try:
-            getattr(self._run, "get_concrete_function", self._run)(batch)
-        except Exception:  # It may be right for the whole batch, and comes again if not.  # noqa: BLE001
+            trace = self._run if self._model.run_eagerly else self._run.get_concrete_function
+            trace(batch)
+        except Exception:  # It may be right for the whole batch. If not, it is raised there.  # noqa: BLE001
             return keras_layers.is_built(self._model)
         return True
 
@@ -135,7 +136,7 @@ class PredictFunction:
         if self._is_divided:
             return self._predict_parts(self._step, batch)
         batch = batches.in_one_piece(batch, self._strategy)
-        # Of what the others compute in a graph, nothing is used, so that it does not run.
+        # Nothing is used of what the others compute in a graph, so that it does not run.
         with variable_creation.made_at_once(self._strategy):
             outputs = peers.on_replicas(self._strategy, lambda: self._step(batch))
         return self._strategy.experimental_local_results(outputs)[0]
@@ -150,7 +151,7 @@ class PredictFunction:
 
         with variable_creation.made_at_once(self._strategy):
             outputs = peers.on_replicas(self._strategy, replica_fn)
-        # Of sizes that the trace knows a step may return Python's numbers.
+        # A step may return Python's numbers where the trace knows the sizes.
         outputs = map(batches.as_tensors, self._strategy.experimental_local_results(outputs))
         return tf.nest.map_structure(lambda *parts: _of_replicas(parts, counts), *outputs)
 

@@ -1,4 +1,4 @@
-"""The numbers that a step reads and a program sets, by which it shows and hides parts of the step.
+"""Knows the numbers that a step reads and a program sets: they show and hide parts of the step.
 
 A term of a loss whose weight is 0 in the first step has no gradient there, and so has one of weight
 1 - w where w is 1: a check of that step says nothing about it. Later a callback sets the weight to
@@ -18,9 +18,9 @@ from kerasdist.private import custom_parts, keras_optimizers, variable_adapter
 from kerasdist.training.hooks import called_optimizers, step_variables
 from kerasdist.training.replica import graph_facts, own_attributes
 
-# Of a whole number, such as a phase of the training. One that counts epochs has more.
+# Values of a whole number, such as a phase of the training. One that counts epochs has more.
 _MOST_VALUES = 4
-# Of a vector that holds one for each term of a loss, and is no part of the model.
+# Numbers in a vector that holds a weight for each term of a loss. Parts of the model have more.
 _MOST_ELEMENTS = 32
 
 
@@ -36,7 +36,7 @@ class ReadScalars:
 
     def __init__(self, model: keras.Model):
         self._model = model
-        self._graph: Any = None  # Of the last trace.
+        self._graph: Any = None  # That of the last trace.
         self._variables: list | None = None
         # By the ids of the variables and the elements; None for any other value.
         self._checked: list[dict[tuple[int, int], float | None]] = []

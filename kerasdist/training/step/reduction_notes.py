@@ -1,4 +1,4 @@
-"""TensorFlow's notes of every reduction between replicas: a dozen lines per `fit` in a notebook.
+"""Hides TensorFlow's notes of every reduction: a dozen lines per `fit` in a notebook.
 
 Nothing is lost with them: `plan_training` says what is reduced, and how.
 """

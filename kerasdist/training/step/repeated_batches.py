@@ -1,4 +1,4 @@
-"""Batches that every replica has as a whole, where nothing else gives what one device gives."""
+"""Gives every replica the whole batch, where nothing else gives what one device gives."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class RepeatedBatches:
         self._model = model
         self._strategy = model.distribute_strategy
         self._step = step
-        self._is_alone = peers.count(self._strategy) == 1
+        self._is_one_worker = peers.count(self._strategy) == 1
         self.are_on = False
         self.are_possible = False
 
@@ -36,7 +36,7 @@ class RepeatedBatches:
         Args:
             data: `GlobalBatches`, or an iterator over batches.
         """
-        self.are_possible = self._is_alone or _are_of_all_workers(data)
+        self.are_possible = self._is_one_worker or _are_of_all_workers(data)
         if self.are_on and not self.are_possible:
             self.switch(on=False)
             warn(
@@ -66,7 +66,7 @@ class RepeatedBatches:
         it is the code that fails, and not the number of examples that one of them has.
         """
         are_divided = self._strategy.num_replicas_in_sync > 1 and not self.are_on
-        fails_everywhere = self._is_alone or isinstance(error, replica_run.OwnConditionError)
+        fails_everywhere = self._is_one_worker or isinstance(error, replica_run.OwnConditionError)
         return are_divided and fails_everywhere and self.are_possible
 
     def warn_of(self, failure: Exception) -> None:

@@ -61,7 +61,7 @@ class StepFunction(TrainFunction):
             model, self._step, self._repeated, self._news, tracing=self._tracing
         )
         self._checked = CheckedSteps(model, self._steps, self._graphs, self._check, self._repeated)
-        self._result: StepResult | None = None  # Of a call of one step.
+        self._result: StepResult | None = None  # What a call of one step has returned.
         self._is_first_call = True
 
     @property

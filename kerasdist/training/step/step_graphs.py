@@ -1,4 +1,4 @@
-"""The graphs of a step function: traced when they are first run, and again where a step asks."""
+"""Traces the graphs of a step function when they are first run, and again where a step asks."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ class StepGraphs:
         self._graphs: dict = {}
         self._known: dict[tuple, _KnownCall] = {}  # By the same.
         self._is_tracing = False  # Still, where a trace has failed.
-        self._failure: Exception | None = None  # Of a trace with parts of the batch, not told yet.
+        self._failure: Exception | None = None  # Of a trace with parts; not told yet.
 
     def clear(self) -> None:
         """Forgets what has been traced: the steps are computed in another way."""
@@ -92,7 +92,7 @@ class StepGraphs:
         """Returns what `use` makes of a method's graph."""
         make = functools.partial(graph_function, method, **arguments)
         self._is_tracing = False  # Whatever an earlier call has ended with.
-        failure: Exception | None = None  # Of the step with parts of the batch.
+        failure: Exception | None = None  # What a trace with parts of the batch has ended with.
         is_again = False
         while True:
             key = self._key(method, is_unobserved)
@@ -106,7 +106,7 @@ class StepGraphs:
             except TraceAgainError:
                 is_again = True
             except Exception as error:
-                if failure is not None and self._is_tracing:  # Nor does it with the whole batch.
+                if failure is not None and self._is_tracing:  # The whole batch fails, too.
                     self._repeated.switch(on=False)
                     raise failure from None
                 # Nothing of a step has run where it is still being traced.

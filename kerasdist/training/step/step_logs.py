@@ -1,4 +1,4 @@
-"""What a step reports: its own logs and the model's metrics, kept until somebody reads them."""
+"""Keeps what a step reports, its own logs and the model's metrics, until somebody reads them."""
 
 import contextlib
 import functools

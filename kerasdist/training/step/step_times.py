@@ -1,4 +1,4 @@
-"""Where the time of a worker's steps goes, measured inside them for who asks."""
+"""Measures inside the steps of a worker where their time goes."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.private import runtime
 
-# Of a row of `read`: all of them grow from the begin of training on.
+# The columns of `read`. All numbers grow from the begin of training on.
 STEPS, EXAMPLES, SECS_IN_STEPS, INPUT_SECS, EXCHANGE_SECS, STALENESS = range(6)
 NUM_COLUMNS = 6
 

@@ -1,4 +1,4 @@
-"""The steps of a model as they are traced: one of them, or as many as a loop in a graph runs.
+"""Traces the steps of a model: one of them, or as many as a loop in a graph runs.
 
 Functions that return something are compiled as Keras' are: TensorFlow leaves out what is of no use
 in those without outputs, and then writes sums in another order.

@@ -1,4 +1,4 @@
-"""How and where a strategy makes variables.
+"""Decides how and where a strategy makes variables, and when.
 
 What is made in a scope belongs to it: its variables are made there, whenever they come. And Keras'
 choice of how they are made may cost a message, or lose statistics.
@@ -163,7 +163,7 @@ def made_at_once(strategy: tf.distribute.Strategy) -> Generator[None]:
     """
 
     def create(next_creator: Callable, **kwargs: Any):
-        if _is_of_graph(kwargs.get("initial_value")):  # Of the trace: cannot be known outside.
+        if _is_of_graph(kwargs.get("initial_value")):  # It cannot be known outside of the trace.
             return next_creator(**kwargs)
         beside = kwargs.pop("colocate_with", None)
         with tf.init_scope(), scopes.outside_scopes(), strategy.scope():

@@ -1,4 +1,4 @@
-"""What the workers of a step tell each other: who wants to stop, and whether their data are alike.
+"""Tells workers in their steps which of them want to stop, and whether their data are alike.
 
 On a worker that is alone nothing is told, nor compared.
 """

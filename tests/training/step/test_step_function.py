@@ -138,7 +138,7 @@ def test_data_that_workers_read_for_themselves_cannot_be_repeated(strategy, monk
     assert step.is_repeated
     step(iter([BATCH]))  # Without a word.
 
-    monkeypatch.setattr(step._repeated, "_is_alone", False)
+    monkeypatch.setattr(step._repeated, "_is_one_worker", False)
     monkeypatch.setattr(repeated_batches, "_are_of_all_workers", lambda data: False)
     with pytest.warns(UserWarning, match="Each worker reads its own part of this data"):
         step(iter([BATCH]))
