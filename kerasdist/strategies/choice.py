@@ -152,7 +152,7 @@ def config_or_launched(
     return config
 
 
-def _launched_clones(environ) -> int:
+def _launched_clones(environ: Mapping[str, str]) -> int:
     value = environ.get(environment.NUM_CLONES, "1")
     try:
         return int(value)
@@ -164,7 +164,7 @@ def _launched_clones(environ) -> int:
         ) from error
 
 
-def _config_from(cluster, num_gpus):
+def _config_from(cluster: Cluster, num_gpus: int):
     return DeploymentConfig(
         num_clones=max(num_gpus, 1),
         num_replicas=max(cluster.num_workers, 1),
@@ -172,7 +172,7 @@ def _config_from(cluster, num_gpus):
     )
 
 
-def _check_against_cluster(config, cluster):
+def _check_against_cluster(config: DeploymentConfig, cluster: Cluster):
     if config.num_replicas == 1 and config.num_ps_tasks == 0 and cluster.is_local:
         return
     names = (config.worker_job_name, config.ps_job_name)
@@ -201,7 +201,7 @@ def _check_against_cluster(config, cluster):
         )
 
 
-def _describe_missing_chief(cluster):
+def _describe_missing_chief(cluster: Cluster):
     return (
         "With parameter servers, a chief runs the program, and the workers serve it. "
         f'Received: jobs {", ".join(cluster.jobs)}. Add "chief": ["host:port"] to the cluster in '
@@ -211,7 +211,7 @@ def _describe_missing_chief(cluster):
     )
 
 
-def _check_clones_of_asynchronous_workers(config):
+def _check_clones_of_asynchronous_workers(config: DeploymentConfig):
     if config.clone_on_cpu and config.num_clones > 1:
         raise ValueError(
             "With parameter servers, a worker has one replica on its CPU, or one on each of its "
@@ -221,13 +221,13 @@ def _check_clones_of_asynchronous_workers(config):
         )
 
 
-def _num_gpus_of_worker(config, cluster, num_gpus):
+def _num_gpus_of_worker(config: DeploymentConfig, cluster: Cluster, num_gpus: int):
     # The machines of chief and ps need no GPUs, and do not know those of the workers.
     is_worker = cluster.task.job == "worker"
     return num_gpus if is_worker or config.num_clones == 1 else config.num_clones
 
 
-def _devices(config, num_gpus):
+def _devices(config: DeploymentConfig, num_gpus: int):
     if config.clone_on_cpu or (num_gpus == 0 and config.num_clones == 1):
         return tuple(f"CPU:{index}" for index in range(config.num_clones))
     if config.num_clones > num_gpus:
@@ -240,7 +240,7 @@ def _devices(config, num_gpus):
     return tuple(f"GPU:{index}" for index in range(config.num_clones))
 
 
-def _kind_of(devices, *, is_forced):
+def _kind_of(devices: tuple[str, ...], *, is_forced: bool):
     if len(devices) > 1:
         return f"{len(devices)} {'GPUs' if 'GPU' in devices[0] else 'logical CPUs'} of one machine"
     if "GPU" in devices[0]:

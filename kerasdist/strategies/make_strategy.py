@@ -309,7 +309,7 @@ def _strategy_over(devices: tuple[str, ...]):
     return made[devices]
 
 
-def _num_cpus(choice) -> int:
+def _num_cpus(choice: Choice) -> int:
     return sum("CPU" in device for device in choice.devices)
 
 

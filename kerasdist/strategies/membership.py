@@ -11,7 +11,7 @@ from typing import Any
 from kerasdist.support import memory
 
 
-def note(strategy, arguments: Mapping[str, Any]):
+def note(strategy: Any, arguments: Mapping[str, Any]):
     """Notes the strategy with which this process has joined; returns it.
 
     Args:
@@ -42,7 +42,7 @@ def find(arguments: Mapping[str, Any]):
     return strategy
 
 
-def _is_same(value, other) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     """Whether two arguments mean the same, even if each call has made its own object."""
     if value == other:
         return True

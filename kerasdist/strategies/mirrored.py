@@ -1,6 +1,7 @@
 """Many devices of one machine: a copy of the model on each, updated in step."""
 
 import functools
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -24,21 +25,21 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
             model = make_model()
     """
 
-    def __init__(self, devices):
+    def __init__(self, devices: Sequence[str]):
         strategy_adapter.separate_collectives(self)
         super().__init__(devices, cross_device_ops=_cross_device_ops(devices))
         self.deployment = Deployment()
         routes.adapt(self)
 
 
-def _cross_device_ops(devices):
+def _cross_device_ops(devices: Sequence[str]):
     # Logical CPUs share their memory: adding on one of them beats a ring of copies.
     if all("CPU" in device for device in devices):
         return tf.distribute.ReductionToOneDevice(accumulation_fn=_sum_in_order)
     return None
 
 
-def _sum_in_order(values):
+def _sum_in_order(values: Sequence[tf.Tensor]):
     """Returns the sum, added from left to right.
 
     `tf.add_n` begins with the value whose memory it may take, which is another one if a callback

@@ -1,5 +1,7 @@
 """Several machines, or processes: a copy of the model on each device of each, updated in step."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
@@ -35,7 +37,9 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             model = make_model()
     """
 
-    def __init__(self, cluster: Cluster, devices, options: ClusterOptions, *, reason: str = ""):
+    def __init__(
+        self, cluster: Cluster, devices: Sequence[str], options: ClusterOptions, *, reason: str = ""
+    ):
         runtime.set_heartbeat_timeout(cluster, options.heartbeat_timeout_secs)
         messages = options.communication_options
         messages = messages or tf.distribute.experimental.CommunicationOptions()

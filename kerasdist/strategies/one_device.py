@@ -21,7 +21,7 @@ class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
             model = make_model()
     """
 
-    def __init__(self, device):
+    def __init__(self, device: str):
         super().__init__(device)
         self.deployment = Deployment()
         routes.adapt(self)

@@ -15,7 +15,7 @@ from kerasdist.private import runtime
 from kerasdist.training.context import peers
 
 
-def agree(strategy) -> None:
+def agree(strategy: tf.distribute.Strategy) -> None:
     """Gives the random generators that differ between the workers the same seed.
 
     If TensorFlow has a seed, the user has set the seeds, even if workers differ on purpose.

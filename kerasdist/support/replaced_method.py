@@ -10,10 +10,11 @@ in a tenth of the time, for what is entered in every step.
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 
 @contextlib.contextmanager
-def method_replaced(owner, name: str, function: Callable, *arguments) -> Generator[None]:
+def method_replaced(owner: Any, name: str, function: Callable, *arguments: Any) -> Generator[None]:
     """Gives one object, and not its class, another method for what is inside.
 
     Args:
@@ -47,7 +48,7 @@ class ReplacedMethods:
         function: Called with the method, and with what the method is given.
     """
 
-    def __init__(self, owner, names: Iterable[str], function: Callable):
+    def __init__(self, owner: Any, names: Iterable[str], function: Callable):
         self._owner, self._function = owner, function
         self._methods = {name: functools.partial(self._call, name) for name in names}
         self._own: dict = {}
@@ -57,12 +58,12 @@ class ReplacedMethods:
         self._own = {name: attributes[name] for name in self._methods if name in attributes}
         attributes.update(self._methods)
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object):
         attributes = vars(self._owner)
         for name in self._methods:
             del attributes[name]
         attributes.update(self._own)
 
-    def _call(self, name, *args, **kwargs):
+    def _call(self, name: str, *args: Any, **kwargs: Any):
         method = self._own.get(name) or getattr(type(self._owner), name).__get__(self._owner)
         return self._function(method, *args, **kwargs)

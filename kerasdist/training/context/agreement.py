@@ -7,11 +7,12 @@ import itertools
 import json
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.private import keras_fit, keras_layers
 from kerasdist.support.text import short_list
@@ -28,7 +29,11 @@ _COMPILED_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
 _MOST_SHOWN = 4
 
 
-def check_fit(model, callbacks, arguments: inspect.BoundArguments) -> None:
+def check_fit(
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+    arguments: inspect.BoundArguments,
+) -> None:
     """Compares a call of `fit` with those of the other workers.
 
     Args:
@@ -44,7 +49,11 @@ def check_fit(model, callbacks, arguments: inspect.BoundArguments) -> None:
         _check(strategy, _facts(model, callbacks, arguments))
 
 
-def _facts(model, callbacks, arguments) -> dict[str, str]:
+def _facts(
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+    arguments: inspect.BoundArguments,
+) -> dict[str, str]:
     """Returns what has to be equal, by the name that a message gives it."""
     arguments.apply_defaults()
     given = arguments.arguments
@@ -69,19 +78,19 @@ def _facts(model, callbacks, arguments) -> dict[str, str]:
     return {name: description.shortened(text) for name, text in facts.items()}
 
 
-def _num_examples(x) -> str:
+def _num_examples(x: Any) -> str:
     """Returns how many examples arrays have; "unknown" of other data, such as a dataset."""
     leaves = keras.tree.flatten(x)
     lengths = {leaf.shape[0] for leaf in leaves if len(getattr(leaf, "shape", None) or ()) > 0}
     return "unknown" if len(lengths) != 1 else str(lengths.pop())
 
 
-def _compiled(model) -> dict[str, str]:
+def _compiled(model: keras.Model) -> dict[str, str]:
     compiled = keras_fit.compile_arguments(model)
     return {name: description.describe(compiled.get(name)) for name in _COMPILED_ARGUMENTS}
 
 
-def _layers(model) -> dict[str, str]:
+def _layers(model: keras.Model) -> dict[str, str]:
     """Returns the classes of the layers, in their order, and then their settings."""
     held = keras_layers.layers_of(model)
     if any(_has_set_of_layers(layer) for layer in held):
@@ -98,7 +107,7 @@ def _layers(model) -> dict[str, str]:
     return classes | settings
 
 
-def _has_set_of_layers(layer) -> bool:
+def _has_set_of_layers(layer: keras.Layer) -> bool:
     return any(
         isinstance(each, keras.Layer)
         for held in vars(layer).values()
@@ -107,7 +116,7 @@ def _has_set_of_layers(layer) -> bool:
     )
 
 
-def _settings(optimizer) -> dict[str, Any]:
+def _settings(optimizer: Any) -> dict[str, Any]:
     settings = {}
     # What the user's own optimizer raises here: plain `fit` does not ask for its settings.
     with contextlib.suppress(Exception):
@@ -116,7 +125,7 @@ def _settings(optimizer) -> dict[str, Any]:
     return {"optimizer": type(optimizer).__name__, **named}
 
 
-def _is_plain(value) -> bool:
+def _is_plain(value: object) -> bool:
     """Whether the text of a value is the same in each process: an object's may hold an address."""
     if isinstance(value, Mapping):
         return all(_is_plain(each) for each in value.values())
@@ -125,7 +134,7 @@ def _is_plain(value) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _check(strategy, facts: dict[str, str]) -> None:
+def _check(strategy: tf.distribute.Strategy, facts: dict[str, str]) -> None:
     text = json.dumps(facts, sort_keys=True).encode()
     digests = peers.gather(strategy, np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
     if (digests == digests[0]).all():
@@ -143,7 +152,7 @@ def _check(strategy, facts: dict[str, str]) -> None:
     )
 
 
-def _gathered(strategy, text: bytes) -> list[bytes]:
+def _gathered(strategy: tf.distribute.Strategy, text: bytes) -> list[bytes]:
     # Compressed: a byte is sent as eight, and hundreds of layers have settings of the same names.
     sent = zlib.compress(text)
     # Padded to one length: what is gathered has one shape on all workers.
@@ -152,7 +161,7 @@ def _gathered(strategy, text: bytes) -> list[bytes]:
     return [zlib.decompressobj().decompress(row.astype(np.uint8).tobytes()) for row in rows]
 
 
-def _told(name: str, values: list[str], strategy) -> str:
+def _told(name: str, values: list[str], strategy: tf.distribute.Strategy) -> str:
     tasks = peers.tasks(strategy)
     each = ", ".join(f"{value} on {task}" for task, value in zip(tasks, values, strict=True))
     return f"{name} is {each}"

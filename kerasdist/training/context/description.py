@@ -9,7 +9,7 @@ import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -94,7 +94,7 @@ def _compared(settings: Mapping) -> list[tuple[str, Any]]:
     return [(str(name), value) for name, value in settings.items() if is_compared(str(name))]
 
 
-def _setting(value) -> str | None:
+def _setting(value: Any) -> str | None:
     if isinstance(value, list | tuple):
         return _list(value)
     if isinstance(value, Mapping):
@@ -122,7 +122,7 @@ def _serialized(value: Mapping) -> str | None:
     )
 
 
-def _scalar(value) -> str | None:
+def _scalar(value: Any) -> str | None:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str):
@@ -139,12 +139,12 @@ def _without_number(name: str) -> str:
     return re.sub(r"_\d+$", "", name)
 
 
-def _called(name: str, settings: Mapping[str, str], values=()) -> str:
+def _called(name: str, settings: Mapping[str, str], values: Iterable[str] = ()) -> str:
     given = [*values, *(f"{name}={text}" for name, text in sorted(settings.items()))]
     return f"{name}({', '.join(given)})"
 
 
-def _holds_large_arrays(thing) -> bool:
+def _holds_large_arrays(thing: Any) -> bool:
     """Whether its config would be one of very many numbers, such as an embedding's first values."""
     layers = keras_layers.layers_of(thing) if isinstance(thing, keras.Layer) else [thing]
     held = [each for layer in layers for each in vars(layer).values()]

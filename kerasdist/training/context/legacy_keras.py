@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 VARIABLE = "TF_USE_LEGACY_KERAS"
 _METHODS = ("compile", "fit")
@@ -32,7 +33,7 @@ def refuse(is_ours: Callable) -> None:
 
 def _refused(original: Callable, is_ours: Callable) -> Callable:
     @functools.wraps(original)
-    def refused(model, *args, **kwargs):
+    def refused(model: Any, *args: Any, **kwargs: Any):
         if is_ours(model.distribute_strategy):
             raise RuntimeError(_describe(model))
         return original(model, *args, **kwargs)
@@ -41,7 +42,7 @@ def _refused(original: Callable, is_ours: Callable) -> Callable:
     return refused
 
 
-def _describe(model) -> str:
+def _describe(model: Any) -> str:
     remedy = "Make it with `import keras`, which is Keras 3."
     if os.environ.get(VARIABLE) in ("true", "True", "1"):  # As TensorFlow asks.
         remedy = (

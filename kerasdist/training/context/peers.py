@@ -9,9 +9,11 @@ import contextlib
 import functools
 import re
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
@@ -19,56 +21,59 @@ from kerasdist.private import strategy_adapter
 from kerasdist.support import memory
 from kerasdist.training.context import deployment
 
+if TYPE_CHECKING:
+    from kerasdist.lifetime.step_watch import StepWatch
+
 # What TensorFlow says where the messages of workers are not of one kind or shape.
 _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
 
 
-def cluster_of(strategy) -> Cluster:
+def cluster_of(strategy: object) -> Cluster:
     """Returns the cluster of the peers, a local one beside parameter servers."""
     found = deployment.of(strategy)
     return Cluster.local() if found.is_async else found.cluster
 
 
-def task_of(strategy) -> str | None:
+def task_of(strategy: object) -> str | None:
     """Returns the name of this task, such as "worker 1" or "chief 0"; None without a cluster."""
     cluster = deployment.of(strategy).cluster
     return None if cluster.is_local else str(cluster.task)
 
 
-def num_workers(strategy) -> int:
+def num_workers(strategy: object) -> int:
     """Returns how many workers train: peers, or those beside parameter servers."""
     return deployment.of(strategy).cluster.num_workers
 
 
-def count(strategy) -> int:
+def count(strategy: object) -> int:
     """Returns the number of peers: 1 on one machine, and beside parameter servers."""
     return cluster_of(strategy).num_workers
 
 
-def index_of(strategy) -> int:
+def index_of(strategy: object) -> int:
     """Returns the position of this worker among all, from 0; the chief is 0."""
     return cluster_of(strategy).worker_index
 
 
-def tasks(strategy) -> list[str]:
+def tasks(strategy: object) -> list[str]:
     """Returns the names of the peers of a cluster, in their order: "chief 0", "worker 0"."""
     among = [task for task in cluster_of(strategy).addresses if task.job in ("chief", "worker")]
     return [str(task) for task in sorted(among, key=lambda task: (task.job != "chief", task.index))]
 
 
-def is_chief(strategy) -> bool:
+def is_chief(strategy: object) -> bool:
     """Whether this process is the one that writes files and shows progress."""
     return cluster_of(strategy).is_chief
 
 
-def local_replicas(strategy) -> range:
+def local_replicas(strategy: Any) -> range:
     """Returns the positions, among all replicas, of those on this worker."""
     num_local = num_replicas(strategy) // count(strategy)
     first = index_of(strategy) * num_local
     return range(first, first + num_local)
 
 
-def num_replicas(strategy) -> int:
+def num_replicas(strategy: Any) -> int:
     """Returns the number of replicas of all workers, also in a step that sees one."""
     return strategy_adapter.num_replicas(strategy)
 
@@ -78,7 +83,7 @@ def replica_id() -> int:
     return strategy_adapter.replica_id()
 
 
-def on_replicas(strategy, function, args=()):
+def on_replicas(strategy: tf.distribute.Strategy, function: Callable, args: tuple = ()):
     """Calls a function on each replica, as `strategy.run` does if no loop of the user's calls it.
 
     Args:
@@ -89,14 +94,14 @@ def on_replicas(strategy, function, args=()):
     return strategy_adapter.run(strategy, function, args)
 
 
-def end_of_epoch(strategy) -> contextlib.AbstractContextManager:
+def end_of_epoch(strategy: object) -> contextlib.AbstractContextManager:
     """Returns a context for the messages of all workers at the end of an epoch of `fit`."""
     watch = deployment.of(strategy).step_watch
     return watch.end_of_epoch() if watch else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def watched(strategy) -> Generator[None]:
+def watched(strategy: object) -> Generator[None]:
     """Lets a worker that is late, or does something else, be named while what is inside runs.
 
     Raises:
@@ -108,7 +113,7 @@ def watched(strategy) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _met_another_told(watch) -> Generator[None]:
+def _met_another_told(watch: "StepWatch | None") -> Generator[None]:
     try:
         yield
     except tf.errors.OpError as error:
@@ -126,7 +131,7 @@ def _met_another_told(watch) -> Generator[None]:
         ) from None  # Pages of a graph that say nothing else.
 
 
-def sum_over(strategy, numbers) -> np.ndarray:
+def sum_over(strategy: object, numbers: npt.ArrayLike) -> np.ndarray:
     """Returns numbers added up over the workers: float64, of the same shape on every worker.
 
     Args:
@@ -144,7 +149,7 @@ def sum_over(strategy, numbers) -> np.ndarray:
     return total.numpy().reshape(numbers.shape)
 
 
-def gather(strategy, row: np.ndarray) -> np.ndarray:
+def gather(strategy: object, row: np.ndarray) -> np.ndarray:
     """Returns the rows of all workers: float64 [workers, size]; all of them must call it.
 
     Args:
@@ -156,18 +161,18 @@ def gather(strategy, row: np.ndarray) -> np.ndarray:
     return sum_over(strategy, rows)
 
 
-def any_of(strategy, condition) -> bool:
+def any_of(strategy: object, condition: object) -> bool:
     """Whether a condition holds on one of the workers; all of them must call it."""
     return bool(sum_over(strategy, bool(condition)) > 0)
 
 
-def are_alike(strategy, content: str | bytes) -> bool:
+def are_alike(strategy: object, content: str | bytes) -> bool:
     """Whether all workers give the same content; all of them must call it."""
     content = content.encode() if isinstance(content, str) else content
     return np.ptp(gather(strategy, np.array([zlib.crc32(content)]))) == 0
 
 
-def sum_in_graph(strategy, tensor):
+def sum_in_graph(strategy: tf.distribute.Strategy, tensor: tf.Tensor):
     """Returns a tensor added up over the workers; called in a tf.function, outside of replicas."""
     if count(strategy) == 1:
         return tensor
@@ -182,7 +187,7 @@ def sum_in_graph(strategy, tensor):
     return strategy.experimental_local_results(on_replicas(strategy, replica_fn))[0]
 
 
-def assign_mean(strategy, variables: list) -> None:
+def assign_mean(strategy: tf.distribute.Strategy, variables: list) -> None:
     """Gives variables that hold a value per replica their mean over all replicas."""
 
     def replica_fn():

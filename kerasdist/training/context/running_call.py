@@ -6,9 +6,12 @@ The routes enter it. A call belongs to its thread, and calls nest: `fit` evaluat
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerasdist.support import memory
+
+if TYPE_CHECKING:
+    import keras
 
 
 def _no_state(*, begins_epoch: bool) -> None:
@@ -77,7 +80,7 @@ class RunningCall:
 
 
 @contextlib.contextmanager
-def entered(method: str, model, **known) -> Generator[RunningCall]:
+def entered(method: str, model: "keras.Model", **known: Any) -> Generator[RunningCall]:
     """Makes a call the current one of this thread.
 
     Args:
@@ -105,7 +108,7 @@ def is_fit() -> bool:
     return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].method == "fit"
 
 
-def training_of(model) -> RunningCall | None:
+def training_of(model: "keras.Model") -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
     for call in memory.THREAD.calls:
         if call.method == "fit" and call.model is model:
@@ -131,7 +134,7 @@ def note_steps(num_steps_of_epoch: int) -> None:
         memory.THREAD.calls[-1].num_steps_of_epoch = num_steps_of_epoch
 
 
-def num_steps_of_epoch(model, batch: int) -> int:
+def num_steps_of_epoch(model: "keras.Model", batch: int) -> int:
     """Returns how many steps of its epoch the `fit` of a model has made at `on_train_batch_end`.
 
     Args:
@@ -156,7 +159,7 @@ def take_data_place() -> DataPlace | None:
     return place
 
 
-def set_recorded(model, is_recorded: bool) -> None:
+def set_recorded(model: "keras.Model", is_recorded: bool) -> None:
     """Notes that a profiler begins, or ends, to record the `fit` of a model that runs."""
     training = training_of(model)
     if training is not None:
@@ -164,21 +167,21 @@ def set_recorded(model, is_recorded: bool) -> None:
         training.num_left_out += is_recorded
 
 
-def leave_out_of_rates(model) -> None:
+def leave_out_of_rates(model: "keras.Model") -> None:
     """Notes that the next step of the `fit` of a model that runs is compiled once more."""
     training = training_of(model)
     if training is not None:
         training.num_left_out += 1
 
 
-def at_end(model, act: Callable[[], None]) -> None:
+def at_end(model: "keras.Model", act: Callable[[], None]) -> None:
     """Calls `act` when the `fit` of a model that runs has ended, also after an error."""
     training = training_of(model)
     if training is not None:
         training.exits.callback(act)
 
 
-def update_callbacks_of(model) -> tuple:
+def update_callbacks_of(model: "keras.Model") -> tuple:
     """Returns the update callbacks of the `fit` of a model that runs; none where none runs."""
     training = training_of(model)
     return training.update_callbacks if training else ()

@@ -4,10 +4,12 @@ If there is one worker, no step runs ahead of such a hook: the next one sees wha
 on one device. Several workers never wait for a callback, so it acts some steps later there.
 """
 
+from collections.abc import Iterable
+
 from kerasdist.private import custom_parts
 
 
-def owners(callbacks) -> list[str]:
+def owners(callbacks: Iterable) -> list[str]:
     """Returns the class names of those callbacks that have such a hook, each once, in list order.
 
     Args:

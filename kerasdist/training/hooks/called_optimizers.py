@@ -1,15 +1,19 @@
 """The optimizers that steps have called: a train_step may take one from anywhere."""
 
+from typing import Any
+
+import keras
+
 from kerasdist.private import keras_optimizers
 from kerasdist.support import memory
 
 
-def note(optimizer) -> None:
+def note(optimizer: Any) -> None:
     """Notes that a step calls an optimizer, when it is traced."""
     memory.of_part(optimizer).is_called = True
 
 
-def of(model) -> list:
+def of(model: keras.Model) -> list:
     """Returns those that train variables of a model."""
     trained = {id(variable) for variable in model.trainable_variables}
     return [

@@ -10,6 +10,9 @@ import sysconfig
 import types
 from collections.abc import Iterator
 
+import keras
+import tensorflow as tf
+
 from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
@@ -18,18 +21,18 @@ _ENTER = "scope"  # The method of a strategy that enters it.
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
-def note_strategy(strategy):
+def note_strategy(strategy: tf.distribute.Strategy):
     """Notes that a program gets this strategy from `make_strategy`; returns it."""
     memory.PROCESS.latest_strategy = strategy
     return strategy
 
 
-def note_use(strategy) -> None:
+def note_use(strategy: object) -> None:
     """Notes that something is created in the scope of a strategy."""
     memory.of_part(strategy).is_used = True
 
 
-def warn_if_forgotten(model) -> None:
+def warn_if_forgotten(model: keras.Model) -> None:
     """Warns, once, where a model is about to be trained outside by a program that enters no scope.
 
     Args:

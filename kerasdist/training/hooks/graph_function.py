@@ -1,11 +1,13 @@
 """Functions of TensorFlow for what our steps trace."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 
-def graph_function(method, **kwargs):
+def graph_function(method: Callable, **kwargs: Any):
     """Returns a tf.function of `method`, without AutoGraph.
 
     TensorFlow counts traces by the code of a function, and would warn of retracing when the methods
@@ -14,7 +16,7 @@ def graph_function(method, **kwargs):
     return tf.function(functools.partial(method), autograph=False, **kwargs)
 
 
-def rare_cond(is_due, act, otherwise=lambda: None):
+def rare_cond(is_due: tf.Tensor, act: Callable, otherwise: Callable = lambda: None):
     """Returns `tf.cond(is_due, act, otherwise)`, where `act` stays one operation of the graph.
 
     For what a step does only now and then: TensorFlow visits every operation behind a condition

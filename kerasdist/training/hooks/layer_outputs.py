@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Generator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -20,13 +21,13 @@ def watched(layers: list, note: Callable) -> Generator[None]:
         yield
 
 
-def _call(call, layer, note, *args, **kwargs):
+def _call(call: Callable, layer: keras.Layer, note: Callable, *args: Any, **kwargs: Any):
     output = call(*args, **kwargs)
     note(layer, output)
     return output
 
 
-def by_name(model) -> dict[str, keras.layers.Layer]:
+def by_name(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """Returns the layers of a model by their names; those of models inside it, too.
 
     What is inside of another layer does not count. Of layers with one name all but the first get a
@@ -35,7 +36,7 @@ def by_name(model) -> dict[str, keras.layers.Layer]:
     return by_unique_name(_layers_of(model), lambda layer: layer.name)
 
 
-def _layers_of(model):
+def _layers_of(model: keras.Model):
     for layer in keras_layers.layers_beside(model):
         if isinstance(layer, keras.Model):
             yield from _layers_of(layer)
@@ -43,7 +44,7 @@ def _layers_of(model):
             yield layer
 
 
-def first_number_of(output):
+def first_number_of(output: Any):
     """Returns the first tensor of floating-point numbers in what a layer gives; None for none."""
     leaves = [leaf for leaf in keras.tree.flatten(output) if isinstance(leaf, tf.Tensor)]
     return next((leaf for leaf in leaves if leaf.dtype.is_floating), None)

@@ -60,7 +60,7 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
         """Returns the numbers with the dicts in which the step returned them."""
         return self._nest(self)
 
-    def _nest(self, numbers):
+    def _nest(self, numbers: Any):
         numbers = dict(numbers)  # Read before `nesting` is looked at.
         nested, used = _nested(numbers, self._nesting)
         # Callbacks may have added some.
@@ -77,10 +77,10 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
     def __reduce__(self):
         return dict, (self.copy(),)
 
-    def __or__(self, other):
+    def __or__(self, other: Any):
         return {**self, **other}
 
-    def __ror__(self, other):
+    def __ror__(self, other: Any):
         return {**other, **self}
 
 

@@ -1,5 +1,8 @@
 """What was created outside of the strategy's scope is taken in, or named, before the first step."""
 
+from typing import Any
+
+import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_layers, keras_optimizers, scopes, strategy_adapter
@@ -8,7 +11,7 @@ from kerasdist.training.context import running_call, traits
 from kerasdist.training.hooks.divided_values import parts_of
 
 
-def check(model) -> None:
+def check(model: keras.Model) -> None:
     """Takes what `model` is trained or evaluated with into the scope of its strategy.
 
     All workers call this.
@@ -32,7 +35,7 @@ def check(model) -> None:
     scopes.adopt_variables(_outside(model), strategy, keras_layers.layers_of(model))
 
 
-def check_variables(model) -> None:
+def check_variables(model: keras.Model) -> None:
     """Checks that no variable of `model` belongs to another strategy.
 
     Those from outside may be read by all replicas of this worker; one device and parameter servers
@@ -56,15 +59,15 @@ def check_variables(model) -> None:
             )
 
 
-def _outside(model) -> list:
+def _outside(model: keras.Model) -> list:
     return [variable for variable in _variables_of(model) if scopes.owner_of(variable) is None]
 
 
-def _variables_of(model) -> list:
+def _variables_of(model: keras.Model) -> list:
     return unique([*model.variables, *model.metrics_variables])
 
 
-def adopt_if_inside(model) -> None:
+def adopt_if_inside(model: keras.Model) -> None:
     """Makes a model from outside, as one of a trained model's layers, that of its variables' scope.
 
     It stays outside where none of its variables was created in a scope of ours.
@@ -75,7 +78,7 @@ def adopt_if_inside(model) -> None:
         scopes.adopt_model(model, strategy)
 
 
-def check_outsider(model, what: str) -> None:
+def check_outsider(model: keras.Model, what: str) -> None:
     """Checks that a model from outside our scopes is not compiled or trained inside of one.
 
     Args:
@@ -93,7 +96,7 @@ def check_outsider(model, what: str) -> None:
         )
 
 
-def _inside_of(model, what: str) -> str:
+def _inside_of(model: keras.Model, what: str) -> str:
     if strategy_adapter.is_adapted(tf.distribute.get_strategy()):
         return f"is {what} inside"
     optimizer = getattr(model, "optimizer", None)
@@ -110,7 +113,7 @@ def _inside_of(model, what: str) -> str:
     return ""
 
 
-def check_placement(model) -> None:
+def check_placement(model: keras.Model) -> None:
     """Checks that the variables of `model` live on parameter servers.
 
     Raises:
@@ -125,7 +128,7 @@ def check_placement(model) -> None:
             )
 
 
-def check_loop_scope(optimizer, variables: list) -> None:
+def check_loop_scope(optimizer: Any, variables: list) -> None:
     """Checks that a loop of the user's own does not update outside of the scope of a strategy.
 
     Args:
@@ -150,11 +153,11 @@ def check_loop_scope(optimizer, variables: list) -> None:
             )
 
 
-def _is_left(strategy) -> bool:
+def _is_left(strategy: tf.distribute.Strategy) -> bool:
     return strategy_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy
 
 
-def _way_into(strategy, owners: list) -> str:
+def _way_into(strategy: tf.distribute.Strategy, owners: list) -> str:
     """Returns what to do where an update is outside of `strategy`, with what owns the weights."""
     sentences = [
         "Make the step a `train_step` of the model, which `fit` runs "
@@ -190,7 +193,7 @@ def check_on_replica(what: str) -> None:
         )
 
 
-def check_has_strategy(model, what: str) -> None:
+def check_has_strategy(model: keras.Model, what: str) -> None:
     """Checks that `model` belongs to one of our strategies.
 
     Args:

@@ -5,10 +5,12 @@ learning rate saves the weights as `fit` begins and loads them at its end. Witho
 the optimizer goes on as it is; with them it begins anew.
 """
 
+import keras
+
 from kerasdist.private import custom_parts, keras_optimizers
 
 
-def make(model) -> None:
+def make(model: keras.Model) -> None:
     """Makes the slots that are not there yet, in the scope of the model's strategy.
 
     And takes those there that callbacks have made, which run outside of it.

@@ -6,6 +6,7 @@ with step_variables.being_made(strategy):
 
 import contextlib
 from collections.abc import Generator
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +18,7 @@ _SCOPE = "kerasdist"
 
 
 @contextlib.contextmanager
-def being_made(strategy) -> Generator[None]:
+def being_made(strategy: tf.distribute.Strategy) -> Generator[None]:
     """Makes the variables inside such ones, whatever scope or trace is around.
 
     On parameter servers they are shared by all workers. Elsewhere they are plain ones.
@@ -31,6 +32,6 @@ def being_made(strategy) -> Generator[None]:
         yield
 
 
-def is_one(variable) -> bool:
+def is_one(variable: Any) -> bool:
     """Whether a variable was made so, and not by a program."""
     return _SCOPE in variable.name.split("/")[:-1]

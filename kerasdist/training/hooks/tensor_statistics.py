@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +33,7 @@ class Statistics:
     counts: np.ndarray
 
 
-def row_of(values):
+def row_of(values: Any):
     """Returns the statistics of a tensor: float32 [NUM_COLUMNS]."""
     return _row_of_flat(tf.reshape(tf.cast(values, tf.float32), [-1]))
 
@@ -45,7 +46,7 @@ def row_of(values):
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _row_of_flat(flat):
+def _row_of_flat(flat: Any):
     """Returns the statistics, with operations alone that XLA compiles, too."""
     norm = norm_of(flat)
     # Nearly always, and then with half of the passes over the memory.
@@ -55,7 +56,7 @@ def _row_of_flat(flat):
     return tf.concat([[norm], rest], axis=0)
 
 
-def _of_finite(flat):
+def _of_finite(flat: Any):
     """Returns the statistics after the norm, of numbers that are all finite."""
     low, high = tf.reduce_min(flat), tf.reduce_max(flat)
     bucket = tf.cast((flat - low) * _per_range(low, high), tf.int32)
@@ -67,7 +68,7 @@ def _of_finite(flat):
     return _row_after_norm(flat, low, high, tf.constant(0), counts)
 
 
-def _without_infinite(flat):
+def _without_infinite(flat: Any):
     """Returns the same of any numbers; those that are not finite are counted apart."""
     is_finite = tf.math.is_finite(flat)
     low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
@@ -81,16 +82,16 @@ def _without_infinite(flat):
     return _row_after_norm(flat, low, high, num_not_finite, _counts(bucket, NUM_BUCKETS))
 
 
-def _per_range(low, high):
+def _per_range(low: Any, high: Any):
     # Of the smallest range that floats have it would be infinite, and a product with it NaN.
     return tf.minimum(tf.math.divide_no_nan(float(NUM_BUCKETS), high - low), low.dtype.max)
 
 
-def _counts(bucket, size: int):
+def _counts(bucket: Any, size: int):
     return tf.raw_ops.DenseBincount(input=bucket, size=size, weights=tf.zeros([0], tf.int32))
 
 
-def _row_after_norm(flat, low, high, num_not_finite, counts):
+def _row_after_norm(flat: Any, low: Any, high: Any, num_not_finite: Any, counts: Any):
     num_zeros = tf.size(flat) - tf.math.count_nonzero(flat, dtype=tf.int32)
     size = tf.cast(tf.size(flat), tf.float32)
     scalars = [
@@ -102,7 +103,7 @@ def _row_after_norm(flat, low, high, num_not_finite, counts):
     return tf.concat([tf.stack(scalars), tf.cast(counts, tf.float32)], axis=0)
 
 
-def norm_of(values):
+def norm_of(values: Any):
     """Returns the L2 norm of a tensor: float32 scalar."""
     return tf.sqrt(2 * tf.nn.l2_loss(tf.cast(values, tf.float32)))
 

@@ -6,6 +6,7 @@ is handed the gradients, and the rest of the update as a function.
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -37,11 +38,11 @@ class UpdateCallback(keras.callbacks.Callback):
     prepared_for: Callable = staticmethod(lambda: None)
     encloses_training = False
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model):
         super().set_model(model)
         scope_checks.check_has_strategy(model, type(self).__name__)
 
-    def prepare(self, model) -> None:
+    def prepare(self, model: keras.Model) -> None:
         """Checks that it can act on `model` and creates its variables, in the strategy's scope."""
 
     def update(self, gradients_and_variables: list, apply: Callable[[list], None]) -> None:
@@ -66,13 +67,13 @@ class UpdateCallback(keras.callbacks.Callback):
     def on_epoch_begun(self, epoch: int) -> None:
         """Is called after `on_epoch_begin` of all callbacks."""
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None):
         self._check_is_training("evaluate")
 
-    def on_predict_begin(self, logs=None):
+    def on_predict_begin(self, logs: dict | None = None):
         self._check_is_training("predict")
 
-    def _check_is_training(self, method):
+    def _check_is_training(self, method: str):
         if self not in running_call.update_callbacks_of(self.model):
             raise RuntimeError(
                 f"{type(self).__name__} acts on training and has no effect in `{method}`. Give it "
@@ -98,11 +99,11 @@ class StepCallback(UpdateCallback):
     measures_time = False
     guards_update = False
 
-    def tracing(self, model) -> contextlib.AbstractContextManager:
+    def tracing(self, model: keras.Model) -> contextlib.AbstractContextManager:
         """Returns a context in which the step is traced."""
         return contextlib.nullcontext()
 
-    def validating(self, model) -> contextlib.AbstractContextManager:
+    def validating(self, model: keras.Model) -> contextlib.AbstractContextManager:
         """Returns a context for the validation during `fit`."""
         return contextlib.nullcontext()
 
@@ -132,7 +133,7 @@ class StepCallback(UpdateCallback):
         """
         return {}
 
-    def guard_scaled(self, gradients: list, optimizer) -> list:
+    def guard_scaled(self, gradients: list, optimizer: Any) -> list:
         """Returns the gradients that a `LossScaleOptimizer` is to look at.
 
         It makes no update if one of them is not finite; else `update` comes after it.
@@ -158,13 +159,13 @@ class StepCallback(UpdateCallback):
         return []
 
 
-def flattened(callbacks) -> tuple[keras.callbacks.Callback, ...]:
+def flattened(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
     """Returns what `fit` is given as `callbacks`, in list order."""
     given = getattr(callbacks, "callbacks", None)  # Of a list that the user has made.
     return tuple(keras.tree.flatten(callbacks or []) if given is None else given)
 
 
-def among(callbacks) -> tuple[UpdateCallback, ...]:
+def among(callbacks: Any) -> tuple[UpdateCallback, ...]:
     """Returns the update callbacks among what `fit` is given as `callbacks`, in list order.
 
     Raises:
@@ -186,23 +187,23 @@ def among(callbacks) -> tuple[UpdateCallback, ...]:
     return tuple(sorted(found, key=_position))
 
 
-def _position(callback) -> int:
+def _position(callback: "UpdateCallback") -> int:
     # Sorting keeps the order of the others.
     return 0 if isinstance(callback, StepCallback) and callback.guards_update else 1
 
 
-def of_step(callbacks) -> list[StepCallback]:
+def of_step(callbacks: Any) -> list[StepCallback]:
     """Returns the callbacks that take part in more than the update, in list order."""
     return [each for each in callbacks if isinstance(each, StepCallback)]
 
 
-def overriding(method: str, callbacks) -> list[StepCallback]:
+def overriding(method: str, callbacks: Any) -> list[StepCallback]:
     """Returns the callbacks that do something in a method of `StepCallback`."""
     stock = getattr(StepCallback, method)
     return [each for each in of_step(callbacks) if getattr(type(each), method) is not stock]
 
 
-def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:
+def apply_in_order(callbacks: Any, gradients_and_variables: list, apply: Callable) -> None:
     """Hands the gradients through `callbacks` to `apply`."""
     if not callbacks or not gradients_and_variables:
         apply(gradients_and_variables)

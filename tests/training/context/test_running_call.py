@@ -13,7 +13,7 @@ X = np.ones((4, 2), "float32")
 
 
 def test_calls_nest_and_end_with_an_error():
-    model, other = object(), object()
+    model, other = keras.Model(), keras.Model()
 
     with running_call.entered("fit", model, update_callbacks=("a callback",)):
         with running_call.entered("predict", other):
@@ -29,7 +29,7 @@ def test_calls_nest_and_end_with_an_error():
 
 
 def test_data_that_was_not_given_yet_has_no_state():
-    with running_call.entered("fit", object()) as call:
+    with running_call.entered("fit", keras.Model()) as call:
         assert call.data_state(begins_epoch=True) is None
         assert running_call.take_data_place() is None
 
@@ -37,7 +37,7 @@ def test_data_that_was_not_given_yet_has_no_state():
 def test_calls_belong_to_their_thread():
     seen = []
 
-    with running_call.entered("predict", object()):
+    with running_call.entered("predict", keras.Model()):
         thread = threading.Thread(target=lambda: seen.append(running_call.reads_whole_data()))
         thread.start()
         thread.join()
