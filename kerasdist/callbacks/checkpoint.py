@@ -40,7 +40,7 @@ from kerasdist.training.hooks import slots
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 
-# In the names of logs whose largest value is the best.
+# A log with one of these in its name is best where it is largest.
 _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
 
 
@@ -157,7 +157,7 @@ class Checkpoint(UpdateCallback):
         self.weights_if_changed, self.on_error = weights_if_changed, on_error
         self.save_on_term = save_on_term
         self.resumed_from: str | None = None
-        self._last_model: weakref.ref | None = None  # Of a `fit` that has ended.
+        self._last_model: weakref.ref | None = None  # The one of the last `fit` that has ended.
         self._preemption = Preemption()
         self._folder = Folder(self.directory)
         self._has_missed = False
@@ -192,7 +192,7 @@ class Checkpoint(UpdateCallback):
         fit = earlier_fits.count(self.model, self.directory)
         saved = self._agreed_newest()
         updates_of(self.model)  # Optimizers of layers count from here, before they are restored.
-        # Until the epoch in which `fit` goes on is over.
+        # It is kept until the epoch in which `fit` goes on is over.
         self._resumption = self._begin(call, fit, saved)
         self._writer = self._make_writer()
         is_over = self._resumption is not None and self._resumption.is_over
@@ -320,7 +320,7 @@ class Checkpoint(UpdateCallback):
         history = histories.read(getattr(self.model, "history", None))
         earlier_fits.note(self.model, self.directory, history, self._snapshots.last_step)
         self._resumption = None
-        # Before the next `fit`, or whatever the program does now.
+        # It leaves before the next `fit`, or whatever else the program would do now.
         if self.save_on_term and self._preemption.is_due_at_end(self.model):
             self._leave()
 

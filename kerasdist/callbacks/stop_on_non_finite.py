@@ -25,7 +25,7 @@ from kerasdist.training.replica import replicas
 from kerasdist.training.report import report_file
 from kerasdist.training.trial import undo
 
-# How many of the largest earlier gradients are named.
+# The message names so many of the largest earlier gradients.
 _NUM_LARGEST = 3
 
 
@@ -265,7 +265,7 @@ class StopOnNonFinite(StepCallback):
 
     def _largest_gradients(self) -> str:
         norms = np.sqrt(2 * self._sizes_before.numpy())
-        if not norms.any():  # Of the first step, or with a LossScaleOptimizer.
+        if not norms.any():  # There are none in the first step, or with a LossScaleOptimizer.
             return ""
         before = dict(zip(self._paths, map(float, norms), strict=True))
         largest = sorted(before, key=before.__getitem__, reverse=True)[:_NUM_LARGEST]

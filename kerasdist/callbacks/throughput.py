@@ -68,7 +68,7 @@ class Throughput(StepCallback):
         self.last: Rate | None = None
 
     def prepare(self, model: keras.Model):
-        self._specs: Any = None  # Of the inputs of the first batch.
+        self._specs: Any = None  # Those of the inputs of the first batch.
         self._flops: float | None = None
         self._has_counted = self.peak_flops is None
 
@@ -110,7 +110,7 @@ class Throughput(StepCallback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None):
         rate = self._epoch.look_at_all()
         self._limit.add(rate)
-        if logs is not None:  # In each epoch: a history and a CSV have a value of each log.
+        if logs is not None:  # A history and a CSV need a value in each epoch.
             logs["examples_per_second"] = rate.examples_per_second if rate else math.nan
 
     def on_train_end(self, logs: dict[str, Any] | None = None):

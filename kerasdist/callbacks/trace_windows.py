@@ -8,7 +8,7 @@ from typing import Any
 
 from kerasdist.support.text import short_list
 
-# How many steps with the same reason are named.
+# Of the steps with the same reason, so many are named.
 _MOST_NAMED = 5
 
 

@@ -29,7 +29,7 @@ _OF_KERAS = {
 }
 # Numbers and text: what NumPy writes without pickle.
 _PLAIN_KINDS = "biufcSU"
-# What the state of each callback says of it.
+# The entries that say which callback a state is of.
 _KIND = ("class", "bases")
 
 

@@ -24,7 +24,7 @@ from kerasdist.private import keras_layers
 _LEFT_OUT = re.compile(
     "name|trainable|seed|batch_shape|build_config|module|registered_name|.*_initializer"
 )
-_NAME = "configuration"  # Of the packed array in a checkpoint.
+_NAME = "configuration"  # The packed array in a checkpoint has this name.
 _MOST_VALUES = 20
 _COMPILED = ("loss", "loss_weights", "optimizer")
 
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
 
 
 def _of_object(name: str, config: Mapping) -> Any:
-    if name.endswith("Policy"):  # Of dtypes, which is its name.
+    if name.endswith("Policy"):  # A policy of dtypes is what its name says.
         return config.get("name")
     return {"class": name, **_plain(config)}
 

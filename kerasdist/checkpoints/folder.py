@@ -30,7 +30,8 @@ from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 
 _UNFINISHED = ".unfinished-"
-# Before the name of a checkpoint that one of the same step replaces: after a kill it may be alone.
+# Begins the name of a checkpoint that is being replaced by one of the same step: after a kill it
+# may be the only one.
 _REPLACED = ".replaced-"
 
 
@@ -88,7 +89,7 @@ class Folder:
             local = os.path.join(self.path, _unfinished(_names_of(step)[0]))
         try:
             if not is_remote(self.path):
-                _remove(local)  # What a process of the same name has left.
+                _remove(local)  # A process of the same name may have left it.
             os.makedirs(local, exist_ok=True)
             saved.write(local, record, arrays, save_weights)
             self._publish(local, step)
@@ -219,7 +220,7 @@ def _unfinished(name: str) -> str:
 
 def _may_be_written(path: str) -> bool:
     """Whether an unfinished checkpoint may be one that another process writes."""
-    # Behind the name of a checkpoint, which ends with the digits of its step.
+    # The name of the process follows that of a checkpoint, which ends with the digits of its step.
     writer = re.sub(r".*?step-\d+-", "", os.path.basename(path))
     return not is_remote(path) and process_name.may_write(writer, path)
 

@@ -12,7 +12,7 @@ from kerasdist.checkpoints.saved import Saved
 from kerasdist.support.text import short_list
 from kerasdist.training.report.progress_bar import MOST_EPOCHS
 
-# Instead of the step of a checkpoint.
+# A worker that has found no checkpoint, or cannot read it, reports one of these for its step.
 MISSING, UNREADABLE = -1, -2
 _OTHER_MODEL = (
     " This process has trained another model there: if this one is to be trained by itself, as "

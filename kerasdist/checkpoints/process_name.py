@@ -36,7 +36,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # Of another user.
+    except PermissionError:  # It belongs to another user.
         return True
     return True
 

@@ -114,7 +114,7 @@ class Resumption:
         self.first_epoch: int = saved.record["first_epoch"] or 0
         rates = model_state.learning_rates_of(call.model)
         self.first_rates: list[float] = saved.record.get("learning_rates", rates)
-        self._logs: dict[str, Any] = {}  # Of the steps that were trained before.
+        self._logs: dict[str, Any] = {}  # Those of the steps that were trained before.
         self._call, self._say = call, say
         self._model = call.model
 
@@ -186,7 +186,7 @@ class Resumption:
     def _restore_weights(self):
         if self._found.has_later_weights:
             return
-        # Of another optimizer, a later `fit` restores the rest when it begins.
+        # A later `fit` with another optimizer restores the rest when it begins.
         is_other = self._found.has_other_optimizer
         model_state.restore(self._model, self.saved, with_optimizer=not is_other)
 

@@ -31,15 +31,15 @@ from kerasdist.support.remote_path import is_remote
 
 WEIGHTS, STATE = "model.weights.h5", "state.npz"
 FILES = (WEIGHTS, STATE, RECORD)
-NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,})")  # Of the folder of a checkpoint.
-# What reading raises if a checkpoint is damaged, or is being removed by another process.
+NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,})")  # The folders of checkpoints have such names.
+# Reading raises these if a checkpoint is damaged, or is being removed by another process.
 DAMAGE = (
     *(ValueError, KeyError, TypeError, EOFError, FileNotFoundError),
     *(zipfile.BadZipFile, zlib.error),
     *(tf.errors.NotFoundError, tf.errors.DataLossError),
 )
-# What a checkpoint is written from: what JSON can hold, arrays by name, and Keras' function that is
-# called with a file.
+# A checkpoint is written from these: what JSON can hold, arrays by name, and Keras' function that
+# is called with a file.
 Record = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 SaveWeights = Callable[[Any], None]

@@ -220,7 +220,7 @@ class Snapshots:
         """Returns what the training is, beside where it is."""
         is_cut = is_finished and self.is_cut
         return {
-            # Those from before an epoch that goes on: its own come again.
+            # Those from before an epoch that goes on are enough: its own come again.
             "num_logged": self._num_logged if is_cut else None,
             "monitored": self.monitored if is_epoch_over else {},
             "run": self._run,

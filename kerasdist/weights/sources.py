@@ -28,7 +28,7 @@ from kerasdist.weights import place
 _AVERAGE = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-# What reading raises if a file is damaged, of another kind, or not permitted.
+# Reading raises these if a file is damaged, of another kind, or not permitted.
 _UNREADABLE = (
     *(OSError, KeyError, zipfile.BadZipFile),
     *(tf.errors.OpError, CorruptCheckpointError),
