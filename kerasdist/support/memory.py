@@ -91,9 +91,6 @@ class Thread(threading.local):
     Attributes:
         calls: The calls of `fit`, `evaluate` and `predict` that run, the outermost first.
         replica: That whose step is traced.
-        is_aggregated: Whether it holds the gradients of the global batch, and updates its own copy.
-        is_in_custom_apply: Whether it is in the `apply` of an optimizer of the user's.
-        loss_call: The call of a loss that it is in.
         looks_for_function: Whether a model's `make_train_function` runs.
         found_function: What of ours that has made.
         writes_file: Whether a method of Keras writes a file, as it was told to.
@@ -107,8 +104,6 @@ class Thread(threading.local):
     def __init__(self):
         self.calls: tuple[RunningCall, ...] = ()
         self.replica: Replica | None = None
-        self.is_aggregated = self.is_in_custom_apply = False
-        self.loss_call: Any = None
         self.looks_for_function, self.found_function = False, None
         self.writes_file = False
         self.replaced: dict[tuple, Callable] = {}

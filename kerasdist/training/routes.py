@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -49,8 +50,16 @@ from kerasdist.training.parameter_servers import step_function as worker_step_fu
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
+from kerasdist.training.replica import replicas
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.replica.replicas import StepOptions
+from kerasdist.training.replica.replicas import (
+    OF_STEP,
+    Divided,
+    Part,
+    Peer,
+    Replica,
+    StepOptions,
+)
 from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
@@ -65,12 +74,12 @@ from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.trial import evaluate, fit, predict
 
 
-def adapt(strategy) -> None:
+def adapt(strategy: tf.distribute.Strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
     keras_routes.check_is_loaded_once()
     _lay()
     reduction_notes.hide()
-    is_local_update = gradient_aggregation.is_aggregated
+    is_local_update = replicas.is_local_update
     if traits.has_remote_variables(strategy):
         num_servers = strategy_adapter.num_parameter_servers(strategy)
         strategy_adapter.adapt_parameter_servers(
@@ -82,14 +91,14 @@ def adapt(strategy) -> None:
         )
     else:
         create = _refusing_legacy_keras(variable_creation.creator_for(strategy))
-        run = functools.partial(replica_run.run_own, strategy)
+        run = functools.partial(replica_run.run_custom_loop, strategy)
         strategy_adapter.adapt(strategy, is_local_update=is_local_update, create=create, run=run)
 
 
-def _refusing_legacy_keras(create):
+def _refusing_legacy_keras(create: Callable):
     """Returns `create`, which looks for tf_keras first: its models make variables to begin with."""
 
-    def look_and_create(*args, **kwargs):
+    def look_and_create(*args: Any, **kwargs: Any):
         legacy_keras.refuse(strategy_adapter.is_adapted)
         return create(*args, **kwargs)
 
@@ -102,11 +111,11 @@ def _lay():
     variable_adapter.let_variables_be_numbers()
 
 
-def _is_ours(model) -> bool:
+def _is_ours(model: keras.Model) -> bool:
     return model is not None and strategy_adapter.is_adapted(scopes.strategy_of(model))
 
 
-def _make_train_function(original, model, force=False):
+def _make_train_function(original: Callable, model: keras.Model, force: bool = False):
     if not _is_ours(model):
         return original(model, force)
     training = running_call.training_of(model)
@@ -134,21 +143,23 @@ def _make_train_function(original, model, force=False):
     return model.train_function
 
 
-def _check(model):
+def _check(model: keras.Model):
     """Refuses what a step cannot do here, before callbacks prepare for it or anything is traced."""
     scope_checks.check(model)
     if traits.is_async(model.distribute_strategy):
         worker_step_function.check(model)
 
 
-def _make_step(model, step, *, trial, **arguments) -> TrainFunction:
+def _make_step(
+    model: keras.Model, step: Callable, *, trial: Any, **arguments: Any
+) -> TrainFunction:
     if traits.is_async(model.distribute_strategy):
         return WorkerStepFunction(model, step, **arguments)
     whole_metrics.prepare(model)
     return StepFunction(model, step, trial=trial, **arguments)
 
 
-def _fits(train_function, callbacks) -> bool:
+def _fits(train_function: Any, callbacks: Any) -> bool:
     """Whether a compiled step has these callbacks in it, with the variables they hold now."""
     return (
         train_function is not None
@@ -157,7 +168,7 @@ def _fits(train_function, callbacks) -> bool:
     )
 
 
-def _make_test_function(original, model, force=False):
+def _make_test_function(original: Callable, model: keras.Model, force: bool = False):
     if not _is_ours(model):
         return original(model, force)
     batch_statistics.synchronize(model)
@@ -180,7 +191,7 @@ def _make_test_function(original, model, force=False):
     return model.test_function
 
 
-def _compile(original, model, *args, **kwargs):
+def _compile(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     if isinstance(model, keras.Model) and scopes.strategy_of(model) is None:
         scope_checks.adopt_if_inside(model)
     if not _is_ours(model):
@@ -190,7 +201,7 @@ def _compile(original, model, *args, **kwargs):
         return original(model, *args, **kwargs)
 
 
-def _outside_scopes(original, model, *args, **kwargs):
+def _outside_scopes(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     """Calls a method of a model where `with strategy.scope():` around it makes no difference.
 
     Counters, logs and what callbacks make would be variables of the strategy in a scope, which all
@@ -205,38 +216,40 @@ def _outside_scopes(original, model, *args, **kwargs):
         return original(model, *args, **kwargs)
 
 
-def _train_on_batch(original, model, *args, **kwargs):
+def _train_on_batch(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     if not _is_ours(model):
         scope_checks.check_outsider(model, "trained")
     return _outside_scopes(original, model, *args, **kwargs)
 
 
-def _write(original, model, *args, **kwargs):
+def _write(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     # Keras makes an optimizer, with its variables, to save a model.
     outside = functools.update_wrapper(functools.partial(_outside_scopes, original), original)
     with model_file.being_written():
         return chief.write(outside, model, *args, **kwargs)
 
 
-def _write_file(original, model, *args, **kwargs):
+def _write_file(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     if not _is_ours(model) or model_file.is_being_written():
         return original(model, *args, **kwargs)
     whole = functools.update_wrapper(functools.partial(model_file.write, original), original)
     return _write(whole, model, *args, **kwargs)
 
 
-def _write_by_function(name, original, model, *args, **kwargs):
+def _write_by_function(
+    name: str, original: Callable, model: keras.Model, *args: Any, **kwargs: Any
+):
     """Writes a file by a function of Keras', which a program calls by `name`."""
 
     @functools.wraps(original)
-    def write(*args, **kwargs):
+    def write(*args: Any, **kwargs: Any):
         return original(*args, **kwargs)
 
     write.__name__ = name
     return _write_file(write, model, *args, **kwargs)
 
 
-def _fit(original, model, *args, **kwargs):
+def _fit(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     callbacks = ()
     if not _is_ours(model):
         scope_checks.check_outsider(model, "trained")
@@ -255,7 +268,9 @@ def _fit(original, model, *args, **kwargs):
         return _outside_scopes(original, model, *args, **kwargs)
 
 
-def _evaluate(original, model, *args, callbacks=None, **kwargs):
+def _evaluate(
+    original: Callable, model: keras.Model, *args: Any, callbacks: Any = None, **kwargs: Any
+):
     with contextlib.ExitStack() as stack:
         if isinstance(callbacks, CallbackList):  # Only `fit` hands over a list that is made.
             for callback in update_callback.of_step(running_call.update_callbacks_of(model)):
@@ -270,13 +285,13 @@ def _evaluate(original, model, *args, callbacks=None, **kwargs):
         return results
 
 
-def _predict(original, model, *args, **kwargs):
+def _predict(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     data_checks.check_can_predict(model, args[0] if args else kwargs.get("x"))
     with running_call.entered("predict", model):
         return _outside_scopes(original, model, *args, **kwargs)
 
 
-def _make_predict_function(original, model, force=False):
+def _make_predict_function(original: Callable, model: keras.Model, force: bool = False):
     if not _is_ours(model):
         return original(model, force)
     batch_statistics.synchronize(model)
@@ -293,7 +308,7 @@ def _make_predict_function(original, model, force=False):
     return model.predict_function
 
 
-def _build(original, model, iterator=None, data_batch=None):
+def _build(original: Callable, model: keras.Model, iterator: Any = None, data_batch: Any = None):
     if not _is_ours(model):
         return original(model, iterator, data_batch)
     if model.train_function is None:
@@ -316,7 +331,7 @@ def _build(original, model, iterator=None, data_batch=None):
             raise of_workers from None
 
 
-def _make_variables(model, element_spec):
+def _make_variables(model: keras.Model, element_spec: Any):
     """Traces the train_step of the user's for the variables that it makes."""
     strategy = model.distribute_strategy
     spec = tf.nest.map_structure(
@@ -327,7 +342,7 @@ def _make_variables(model, element_spec):
     is_remote = traits.has_remote_variables(strategy)
     make_delivery = remote_delivery.RemoteDelivery if is_remote else LocalDelivery
 
-    def run(batch):
+    def run(batch: Any):
         # Any examples do, and what a step may not do with a share is said by the step that counts.
         shares = batches.whole_for_each(batch, strategy)
         replica_run.run(strategy, step, shares, options=StepOptions(make_delivery=make_delivery))
@@ -343,7 +358,7 @@ def _make_variables(model, element_spec):
             raise
 
 
-def _epoch_logs(original, model, logs):
+def _epoch_logs(original: Callable, model: keras.Model, logs: dict):
     if not isinstance(logs, LazyLogs):
         return original(model, logs)
     if isinstance(logs, RecentLogs):
@@ -356,7 +371,9 @@ def _epoch_logs(original, model, logs):
         return original(model, logs.nested())
 
 
-def _make_epoch_iterator(original, *args, distribute_strategy: Any = None, **kwargs):
+def _make_epoch_iterator(
+    original: Callable, *args: Any, distribute_strategy: Any = None, **kwargs: Any
+):
     make = original
     if traits.is_async(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochIterator
@@ -365,23 +382,26 @@ def _make_epoch_iterator(original, *args, distribute_strategy: Any = None, **kwa
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
 
 
-def _gradient(original, tape, target, sources, *args, **kwargs):
+def _gradient(
+    original: Callable, tape: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any
+):
     try:
         found = sharded_variables.gradient(original, tape, target, sources, *args, **kwargs)
     except ValueError:
         scope_checks.check_on_replica("`tape.gradient`")
         raise
-    return whole_gradients.of_batch(found, target, sources)
+    replica = replicas.current()
+    return found if replica is None else whole_gradients.of_batch(replica, found, target, sources)
 
 
-def _reset_graph(original):
+def _reset_graph(original: Callable):
     # In `fit` a scope around it is left for its callbacks.
     if strategy_adapter.is_adapted(tf.distribute.get_strategy()) or running_call.is_fit():
         return scopes.reset_graph(original)
     return original()
 
 
-def _embed(original, layer, inputs):
+def _embed(original: Callable, layer: keras.layers.Layer, inputs: Any):
     is_plain = not layer.lora_enabled and layer.quantization_mode is None
     # While a model is built from shapes alone, there is no variable yet.
     is_plain = is_plain and divided_values.is_variable(layer.embeddings.value)
@@ -390,10 +410,29 @@ def _embed(original, layer, inputs):
     return original(layer, inputs)
 
 
-def _make_callback_list(original, cls, *args, model=None, **kwargs):
+def _make_callback_list(
+    original: Callable, cls: type, *args: Any, model: Any = None, **kwargs: Any
+):
     if cls is keras.callbacks.CallbackList and _is_ours(model):
         cls = CallbackList
     return original(cls)
+
+
+def _on(kind: type | tuple, function: Callable) -> Callable:
+    """Returns a route that asks `function` on a replica of some kind, and is Keras' own elsewhere.
+
+    Args:
+        kind: One or more classes of `Replica`.
+        function: Called as function(replica, original, ...).
+    """
+
+    def route(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        replica = replicas.current()
+        if not isinstance(replica, kind):
+            return original(*args, **kwargs)
+        return function(replica, original, *args, **kwargs)
+
+    return route
 
 
 # Those before Keras' own, by the names in `keras_routes.ROUTABLE`.
@@ -420,27 +459,27 @@ _FUNCTIONS = {
     "callback_list": _make_callback_list,
     "apply": gradient_aggregation.apply,
     "apply_scaled": gradient_aggregation.apply,
-    "clip": delivered_updates.clip,
-    "assign_number": delivered_updates.assign_number,
-    "average": delivered_updates.average,
-    "decay": delivered_updates.decay,
-    "all_reduce": gradient_aggregation.all_reduce,
-    "scale_loss": loss_scale.scale_loss,
-    "scale_scaled_loss": loss_scale.scale_loss,
-    "reduce_loss": global_loss.reduce_weighted_values,
+    "clip": _on(Replica, delivered_updates.clip),
+    "assign_number": _on(Replica, delivered_updates.assign_number),
+    "average": _on(Replica, delivered_updates.average),
+    "decay": _on(Replica, delivered_updates.decay),
+    "all_reduce": _on(Replica, gradient_aggregation.all_reduce),
+    "scale_loss": _on(Replica, loss_scale.scale_loss),
+    "scale_scaled_loss": _on(Replica, loss_scale.scale_loss),
+    "reduce_loss": _on(OF_STEP, global_loss.reduce_weighted_values),
     "scale_for_distribution": global_loss.scale_for_distribution,
-    "unscale_for_distribution": global_loss.unscale_for_distribution,
+    "unscale_for_distribution": global_loss.scale_for_distribution,
     "build_losses": global_loss.build_losses,
-    "compiled_loss": global_loss.compiled_loss,
-    "call_loss": global_loss.call_loss,
-    "add_loss": global_loss.add_loss,
-    "own_losses": global_loss.own_losses,
-    "clear_losses": global_loss.clear_losses,
-    "update_mean": global_loss.update_mean,
-    "update_function": whole_metrics.update_function,
-    "moments": batch_statistics.moments,
+    "compiled_loss": _on(OF_STEP, global_loss.compiled_loss),
+    "call_loss": _on(OF_STEP, global_loss.call_loss),
+    "add_loss": _on(Replica, global_loss.add_loss),
+    "own_losses": _on(Replica, global_loss.own_losses),
+    "clear_losses": _on(Replica, global_loss.clear_losses),
+    "update_mean": _on(OF_STEP, global_loss.update_mean),
+    "update_function": _on(Part, whole_metrics.update_function),
+    "moments": _on(Divided, batch_statistics.moments),
     "global_seed_generator": randomness.global_seed_generator,
-    "next_seed": randomness.next_seed,
+    "next_seed": _on(Replica, randomness.next_seed),
     "make_layer": variable_creation.note_scope,
     "make_metric": variable_creation.note_scope,
     "make_variable": variable_creation.make_variable,
@@ -448,7 +487,7 @@ _FUNCTIONS = {
     "assign": delivered_updates.assign,
     "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,
-    "call_function": inner_functions.call,
+    "call_function": _on(Peer, inner_functions.call),
     "reset_graph": _reset_graph,
     "embed": _embed,
 }

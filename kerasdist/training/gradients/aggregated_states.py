@@ -5,43 +5,44 @@ Keras assigns what was there together with what is added, so that the old sum wo
 each replica; and TensorFlow's mean is that of the replicas, where one device has that of the
 examples.
 
-A function here stands before Keras' own of the same name, which it is given as `original`.
+Here the first is added where it lives, and the second weighed by the examples of each replica.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_threads, variable_adapter
 from kerasdist.training.replica import replicas
 
 
-def assign(original, variable, value):
+def assign(original: Callable, variable: keras.Variable, value: Any) -> Any:
     """Stands before `assign` of a variable: a mean is one over the examples of the batch."""
-    step = replicas.with_shares()
-    is_alone = step is None or step.has_whole_batch or keras_threads.is_stateless()
-    if is_alone or not _is_aggregated(variable, "mean") or not variable.value.dtype.is_floating:
+    replica = replicas.current()
+    if (
+        not isinstance(replica, replicas.Part)
+        or keras_threads.is_stateless()
+        or not _is_aggregated(variable, "mean")
+        or not variable.value.dtype.is_floating
+    ):
         return original(variable, value)
     value = tf.cast(value, variable.value.dtype)
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    weight = tf.cast(step.share * num_replicas, value.dtype)
+    weight = tf.cast(replica.share * num_replicas, value.dtype)
     original(variable, tf.math.multiply_no_nan(value, weight))
     return value
 
 
-def adds_up(variable) -> bool:
-    """Whether what is added to a variable, in the step of this thread, is added up."""
-    step = replicas.current()
-    is_one_device = step is None or (step.is_alone and step.trial is None)
-    return not is_one_device and _is_aggregated(variable, "sum")
-
-
-def add_up(variable, value) -> None:
-    """Adds to a variable what all replicas add to it that have examples."""
-    step: Any = replicas.current()
-    counts = step.is_first if step.has_whole_batch else step.num_examples > 0
-    variable_adapter.add_in_place(variable, tf.where(counts, value, tf.zeros_like(value)))
+def add(original: Callable, variable: keras.Variable, value: Any) -> Any:
+    """Stands before `assign_add` of a variable: all that replicas with examples add is added up."""
+    replica = replicas.current()
+    if replica is None or not replica.adds_up() or not _is_aggregated(variable, "sum"):
+        return original(variable, value)
+    counted = tf.where(replica.counts(), value, tf.zeros_like(value))
+    variable_adapter.add_in_place(variable, counted)
+    return None
 
 
 def without_aggregated(variables: Iterable) -> list:
@@ -55,7 +56,7 @@ def without_aggregated(variables: Iterable) -> list:
     ]
 
 
-def _is_aggregated(variable, how: str) -> bool:
+def _is_aggregated(variable: keras.Variable, how: str) -> bool:
     """Whether what replicas assign to a Keras variable meets at once, not where it is read."""
     is_wanted = getattr(variable, "aggregation", None) == how
     return is_wanted and variable.synchronization != "on_read"

@@ -7,49 +7,48 @@ A function here stands before Keras' own of the same task, which it is given as 
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, keras_threads, variable_adapter
 from kerasdist.training.context import peers, traits
 from kerasdist.training.gradients import aggregated_states
 from kerasdist.training.replica import graph_facts, replicas
+from kerasdist.training.replica.replicas import Replica
 
 
-def clip(original, optimizer, gradients):
+def clip(replica: Replica, original: Callable, optimizer: Any, gradients: list) -> list:
     """Stands before an optimizer's clipping of its gradients."""
-    step = replicas.current()
-    if step is None:
-        return original(optimizer, gradients)
-    return step.delivery.clip(original, optimizer, gradients)
+    return replica.delivery.clip(original, optimizer, gradients)
 
 
-def assign_number(original, optimizer, variable, value):
+def assign_number(
+    replica: Replica, original: Callable, optimizer: Any, variable: Any, value: Any
+) -> Any:
     """Stands before an optimizer's assignment to a number that it has, such as its iterations."""
-    step = replicas.current()
-    if step is None:
-        return original(optimizer, variable, value)
-    return step.delivery.assign_number(original, optimizer, variable, value)
+    return replica.delivery.assign_number(original, optimizer, variable, value)
 
 
-def average(original, optimizer, variables):
+def average(replica: Replica, original: Callable, optimizer: Any, variables: list) -> Any:
     """Stands before an optimizer's moving average of its weights."""
-    delivery = _delivery_to_others()
+    delivery = _delivery_to_others(replica)
     if delivery is None or not optimizer.use_ema:
         return original(optimizer, variables)
     return delivery.change(functools.partial(keras_optimizers.average_each, original), variables)
 
 
-def decay(original, optimizer, variables):
+def decay(replica: Replica, original: Callable, optimizer: Any, variables: list) -> Any:
     """Stands before an optimizer's weight decay."""
-    delivery = _delivery_to_others()
+    delivery = _delivery_to_others(replica)
     if delivery is None:
         return original(optimizer, variables)
     return delivery.change(original, variables)
 
 
-def assign(original, variable, value):
+def assign(original: Callable, variable: keras.Variable, value: Any) -> Any:
     """Stands before `assign` of a variable.
 
     Raises:
@@ -68,11 +67,11 @@ def assign(original, variable, value):
     return original(variable, value)
 
 
-def _is_of_metric(variable) -> bool:
+def _is_of_metric(variable: keras.Variable) -> bool:
     return variable.aggregation == "sum" and variable.synchronization == "on_read"
 
 
-def _check_one_worker(variable) -> None:
+def _check_one_worker(variable: keras.Variable) -> None:
     number = peers.num_workers(tf.distribute.get_strategy())
     if number > 1:
         raise RuntimeError(
@@ -83,21 +82,20 @@ def _check_one_worker(variable) -> None:
         )
 
 
-def assign_add(original, variable, value):
+def assign_add(original: Callable, variable: keras.Variable, value: Any) -> Any:
     """Stands before `assign_add` of a variable."""
     if keras_threads.is_stateless():
         return original(variable, value)
-    delivery = _delivery_to_others()
+    replica = replicas.current()
+    delivery = None if replica is None else _delivery_to_others(replica)
     if delivery is not None:
         return delivery.add_in_place(variable, value)
     if _is_of_several_workers(variable):
         return variable_adapter.add_in_place(variable, value)
-    if aggregated_states.adds_up(variable):
-        return aggregated_states.add_up(variable, value)
-    return original(variable, value)
+    return aggregated_states.add(original, variable, value)
 
 
-def _is_of_several_workers(variable) -> bool:
+def _is_of_several_workers(variable: keras.Variable) -> bool:
     """Whether a loop that is not ours adds to what other workers may add to meanwhile.
 
     Keras reads a variable and assigns the sum, which takes back what came between.
@@ -107,9 +105,6 @@ def _is_of_several_workers(variable) -> bool:
     return is_step and isinstance(variable.value, tf.Variable)
 
 
-def _delivery_to_others() -> Any:
-    """Returns how this step reaches variables that other workers change, too; None elsewhere."""
-    step = replicas.current()
-    if step is None or not traits.is_async(tf.distribute.get_strategy()):
-        return None
-    return step.delivery
+def _delivery_to_others(replica: Replica) -> Any:
+    """Returns how a step reaches variables that other workers change, too; None elsewhere."""
+    return replica.delivery if traits.is_async(tf.distribute.get_strategy()) else None

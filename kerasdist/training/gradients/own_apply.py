@@ -8,7 +8,8 @@ outermost call, and what it calls in turn passes.
 """
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import keras
 
@@ -20,7 +21,7 @@ from kerasdist.training.replica import replicas
 
 
 @contextlib.contextmanager
-def routed(model) -> Generator[None]:
+def routed(model: keras.Model) -> Generator[None]:
     """Lets those of the optimizers of `model` ask `gradient_aggregation` first, as Keras' does.
 
     With parameter servers a worker has the gradient of its whole batch; only one that divides it
@@ -35,12 +36,12 @@ def routed(model) -> Generator[None]:
         yield
 
 
-def _apply(own: Callable, optimizer, grads=None, *args, **kwargs):
+def _apply(own: Callable, optimizer: Any, grads: Any = None, *args: Any, **kwargs: Any) -> Any:
     if grads is None:  # They have another name there.
         return own(*args, **kwargs)
     variables = args[0] if args else kwargs.get("trainable_variables")
 
-    def call(gradients, updated, *, is_as_given: bool):
+    def call(gradients: Iterable, updated: list, *, is_as_given: bool) -> Any:
         if isinstance(grads, tuple):  # As of `apply_gradients`.
             gradients = tuple(gradients)
         if is_as_given:
@@ -54,10 +55,12 @@ def _apply(own: Callable, optimizer, grads=None, *args, **kwargs):
     return _run(call, optimizer, grads, variables)
 
 
-def _apply_gradients(own: Callable, optimizer, grads_and_vars, *args, **kwargs):
+def _apply_gradients(
+    own: Callable, optimizer: Any, grads_and_vars: Iterable, *args: Any, **kwargs: Any
+) -> Any:
     pairs = list(grads_and_vars)
 
-    def call(gradients, updated, *, is_as_given: bool):
+    def call(gradients: Iterable, updated: list, *, is_as_given: bool) -> Any:
         return own(list(zip(gradients, updated, strict=True)), *args, **kwargs)
 
     if _passes(pairs):
@@ -70,30 +73,41 @@ def _apply_gradients(own: Callable, optimizer, grads_and_vars, *args, **kwargs):
 _ROUTES = {"apply": _apply, "apply_gradients": _apply_gradients}
 
 
-def _passes(gradients) -> bool:
-    is_outermost = not gradient_aggregation.is_in_own_apply()
-    return replicas.current() is None or not is_outermost or not len(gradients)
+def _passes(gradients: Any) -> bool:
+    replica = replicas.current()
+    return replica is None or replica.updates.are_in_custom_apply or not len(gradients)
 
 
-def _run(call: Callable, optimizer, gradients, variables):
+def _run(call: Callable, optimizer: Any, gradients: Iterable, variables: Any) -> Any:
     """Calls a method of the user's own with the gradient of the global batch.
 
     Returns:
-        What it does; None where it is called inside of what a callback decides, or in a rehearsal,
+        What it does; None where it is called inside of what a callback decides, or in a trial,
         which looks at the gradient only.
     """
-    step = replicas.current()
+    replica = replicas.current()
+    assert replica is not None
     results: list = []
     if variables is not None:
         variables = list(variables)
 
-    def own(_, gradients, updated):
+    def own(_: Any, gradients: Iterable, updated: list) -> None:
         given = variables or keras_optimizers.variables_trained_by(optimizer)
         is_as_given = [id(each) for each in updated] == [id(each) for each in given]
         # A LossScaleOptimizer only hands over to its inner one, which the callbacks are for.
         is_last = not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        with gradient_aggregation.in_own_apply() if is_last else contextlib.nullcontext():
+        with _in_custom_apply(replica) if is_last else contextlib.nullcontext():
             results.append(call(gradients, updated, is_as_given=is_as_given))
 
     gradient_aggregation.apply(own, optimizer, gradients, variables)
-    return results[0] if results and step is not None and not step.options.callbacks else None
+    return results[0] if results and not replica.options.callbacks else None
+
+
+@contextlib.contextmanager
+def _in_custom_apply(replica: replicas.Replica) -> Generator[None]:
+    """Calls such an `apply`: what Keras' own then gets has had the callbacks already."""
+    replica.updates.are_in_custom_apply = True
+    try:
+        yield
+    finally:
+        replica.updates.are_in_custom_apply = False

@@ -10,7 +10,7 @@ itself; which of them come once for all is in `shared_calls`.
 import contextlib
 import functools
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,6 @@ from kerasdist.private import keras_threads, strategy_adapter
 from kerasdist.support import memory
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.support.users_line import warn
-from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import draws, graph_facts, replicas
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
@@ -30,24 +29,24 @@ from kerasdist.training.replica import draws, graph_facts, replicas
 _STRIDE = 0x9E3779B1
 
 
-def next_seed(original, generator, ordered=True):
+def next_seed(
+    replica: replicas.Replica, original: Callable, generator: Any, ordered: bool = True
+) -> tf.Tensor:
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
-    step = replicas.current()
-    if step is None:
-        return original(generator, ordered)
-    seed = _seed_of_first(original, generator, ordered, step)
-    is_in_update = gradient_aggregation.is_aggregated()
-    if step.replica_id == 0 or is_in_update or draws.are_alike():
+    seed = _seed_of_first(replica, original, generator, ordered)
+    if replica.replica_id == 0 or replica.updates.are_local or draws.are_alike():
         return seed
-    offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
+    offset = tf.constant([(_STRIDE * replica.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)
 
 
-def _seed_of_first(original, generator, ordered, step):
+def _seed_of_first(
+    replica: replicas.Replica, original: Callable, generator: Any, ordered: bool
+) -> tf.Tensor:
     """Returns the same seed on all replicas: the generator moves on once, as on one device."""
     if getattr(generator.state.value, "distribute_strategy", None) is not None:
         return original(generator, ordered)  # Each replica has a copy of this, too.
-    return step.seeds.get(generator, functools.partial(original, generator, ordered))
+    return replica.seeds.get(generator, functools.partial(original, generator, ordered))
 
 
 @contextlib.contextmanager
@@ -81,7 +80,7 @@ def graph_seed_of_all() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _seeded(graph, seed: int | None) -> Generator[None]:
+def _seeded(graph: Any, seed: int | None) -> Generator[None]:
     before, graph.seed = graph.seed, seed  # Functions inside inherit it.
     try:
         yield
@@ -99,19 +98,19 @@ def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:
         )
 
 
-def global_seed_generator(original):
+def global_seed_generator(original: Callable) -> Any:
     """Stands before the getter of the generator that random numbers without a seed come from.
 
     Keras makes one for each thread, where it is first used, and replicas are traced in threads of
     their own. Here they share that of the program. It belongs to no strategy: it is made in a
     thread that has none. One that was made in the scope of another strategy goes on as such a one.
     """
-    step = replicas.current()
-    state = keras_threads.thread_state() if step is None else step.keras_state
+    replica = replicas.current()
+    state = keras_threads.thread_state() if replica is None else replica.keras_state
     known = keras_threads.known_global_seed_generator(state)
     if known is not None and _is_of_another_strategy(known):
         make = functools.partial(_copy, known)
-    elif known is None and step is not None:
+    elif known is None and replica is not None:
         make = original
     else:
         return known or original()
@@ -119,13 +118,13 @@ def global_seed_generator(original):
         return keras_threads.set_global_seed_generator(state, pool.submit(make).result())
 
 
-def _is_of_another_strategy(generator) -> bool:
+def _is_of_another_strategy(generator: Any) -> bool:
     owner = getattr(generator.state.value, "distribute_strategy", None)
     current = tf.distribute.get_strategy()
     return owner not in (None, current) and strategy_adapter.is_adapted(current)
 
 
-def _copy(generator):
+def _copy(generator: Any) -> keras.random.SeedGenerator:
     numbers = keras.ops.convert_to_numpy(generator.state)
     copy = keras.random.SeedGenerator(int(numbers[0]))
     copy.state.assign(numbers)

@@ -8,19 +8,19 @@ replica has the whole batch, all random numbers are.
 import contextlib
 import functools
 import operator
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.private import call_adapter
 from kerasdist.support.users_line import warn
-from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import replicas
+from kerasdist.training.replica.replicas import Replica
 
 
 @contextlib.contextmanager
-def made_once(strategy) -> Generator[None]:
+def made_once(strategy: tf.distribute.Strategy) -> Generator[None]:
     """Lets the replicas of this process share what the first of them has got.
 
     Args:
@@ -42,7 +42,7 @@ def iterators_kept() -> Generator[None]:
     """
     before: dict = {}
 
-    def read(original, iterator, *args, **kwargs):
+    def read(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> Any:
         if id(iterator) not in before:
             before[id(iterator)] = iterator, call_adapter.state_of(iterator)
         return original(iterator, *args, **kwargs)
@@ -55,16 +55,18 @@ def iterators_kept() -> Generator[None]:
             call_adapter.set_state(iterator, state)
 
 
-def _read(original, *args, **kwargs):
-    step: Any = replicas.current()
-    if step is not None and step.calls.is_first and step.is_first:
-        _warn_if_out_of_reach(step)
-    return _of_first(step, original, args, kwargs)
+def _read(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    replica = replicas.current()
+    if replica is None:
+        return original(*args, **kwargs)
+    if replica.calls.is_first and replica.is_first:
+        _warn_if_out_of_reach(replica)
+    return _of_first(replica, original, args, kwargs)
 
 
-def _warn_if_out_of_reach(step) -> None:
+def _warn_if_out_of_reach(replica: Replica) -> None:
     """Warns of an iterator that is read where a replica cannot have what another one reads."""
-    if tf.executing_eagerly() or tf.compat.v1.get_default_graph() is step.graph:
+    if tf.executing_eagerly() or replica.is_in_step_graph():
         return
     warn(
         "The step reads from an iterator inside of a condition or a loop, where each replica reads "
@@ -73,27 +75,20 @@ def _warn_if_out_of_reach(step) -> None:
     )
 
 
-def _draw(original, *args, **kwargs):
-    step = replicas.current()
-    if step is None or gradient_aggregation.is_aggregated():
+def _draw(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    replica = replicas.current()
+    if replica is None or replica.updates.are_local:
         return original(*args, **kwargs)
-    if step.trial is not None:  # All draw alike, some for fewer examples than the first.
+    if not replica.draws_for_all(lambda: _is_for_one_number(args, kwargs)):
         return original(*args, **kwargs)
-    if step.has_whole_batch:
-        return _of_first(step, original, args, kwargs)
-    if not step.draws_alone or not _is_for_one_number(args, kwargs):
-        return original(*args, **kwargs)
-    number = _of_first(step, original, args, kwargs)
-    if step.dependence is not None:
-        step.dependence.end_at(number)
+    number = _of_first(replica, original, args, kwargs)
+    replica.note_draw(number)
     return number
 
 
-def _of_first(step, original, args, kwargs) -> Any:
+def _of_first(replica: Replica, original: Callable, args: tuple, kwargs: dict) -> Any:
     """Makes a call on the first replica of this process; returns on the others what it gave."""
-    if step is None:
-        return original(*args, **kwargs)
-    return step.calls.get(original, functools.partial(original, *args, **kwargs))
+    return replica.calls.get(original, functools.partial(original, *args, **kwargs))
 
 
 def _is_for_one_number(args: tuple, kwargs: dict) -> bool:

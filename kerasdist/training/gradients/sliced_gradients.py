@@ -33,7 +33,7 @@ class Parcel:
         tensors: What is sent: tensors, and IndexedSlices that are joined.
     """
 
-    def __init__(self, gradient, dependence):
+    def __init__(self, gradient: Any, dependence: Any):
         self._uses = [_Use(piece, dependence) for piece in _pieces_of(gradient)]
         self.tensors = [use.sent for use in self._uses]
 
@@ -50,7 +50,7 @@ class Parcel:
 class _Use:
     """The gradient by one use of a variable; see `Parcel`."""
 
-    def __init__(self, gradient, dependence):
+    def __init__(self, gradient: Any, dependence: Any):
         self._gradient = gradient
         has_rows = isinstance(gradient, tf.IndexedSlices) and dependence is not None
         self._has_common_rows = has_rows and _has_common_rows(gradient, dependence)
@@ -58,7 +58,7 @@ class _Use:
         self._sends_values = self._has_common_rows and _is_traced(gradient)
         self.sent = gradient.values if self._sends_values else gradient
 
-    def unpacked(self, total):
+    def unpacked(self, total: Any):
         if self._sends_values:
             return map_values(self._gradient, lambda _: total)
         if self._has_common_rows and _are_equal_rows(self._gradient, total):
@@ -68,7 +68,7 @@ class _Use:
         return added_up(total) if self._has_each_row_once else total
 
 
-def _pieces_of(gradient) -> list:
+def _pieces_of(gradient: Any) -> list:
     """Returns the slices of each use of a table that is used more than once in a step."""
     indices = _operation_of_rows(gradient)
     if indices is None or indices.type != "ConcatV2":
@@ -91,7 +91,7 @@ def _joined(pieces: list) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, pieces[0].dense_shape)
 
 
-def _has_common_rows(gradient, dependence) -> bool:
+def _has_common_rows(gradient: Any, dependence: Any) -> bool:
     """Whether all replicas look up the same rows in the same order, whatever their examples are.
 
     Without a graph it may only seem so; see `EagerOperations`.
@@ -102,7 +102,7 @@ def _has_common_rows(gradient, dependence) -> bool:
     return _is_traced(gradient) or not _are_for_each_example(rows, dependence.num_examples)
 
 
-def _are_for_each_example(rows, num_examples: int) -> bool:
+def _are_for_each_example(rows: Any, num_examples: int) -> bool:
     """Whether rows are the same ones for each example: Keras reads the size of a batch in Python.
 
     A single example repeats none, but there is still the operation that would.
@@ -127,15 +127,15 @@ def _are_equal_rows(own: tf.IndexedSlices, total: tf.IndexedSlices) -> bool:
     return bool(tf.reduce_all(rows == rows[:1]))
 
 
-def _operation_of_rows(gradient):
+def _operation_of_rows(gradient: Any):
     return operation_of(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
 
 
-def _is_traced(gradient) -> bool:
+def _is_traced(gradient: Any) -> bool:
     return isinstance(gradient, tf.IndexedSlices) and tf.is_symbolic_tensor(gradient.indices)
 
 
-def _has_each_row_once(gradient) -> bool:
+def _has_each_row_once(gradient: Any) -> bool:
     """Whether slices are of rows that were looked up once for all examples, and each of them once.
 
     For sparse inputs TensorFlow does so, and positions of tokens are a range. Optimizers square
@@ -152,7 +152,7 @@ def _has_each_row_once(gradient) -> bool:
     return operation.type == "Range" or operation.type.startswith("Unique")
 
 
-def _source_of(operation):
+def _source_of(operation: Any):
     """Returns the rows that an operation takes, none of them twice; None where it may change that.
 
     Keras' `take` counts rows below 0 from the end.

@@ -10,29 +10,32 @@ Where the replicas cannot meet, as inside of a condition or a loop, a gradient s
 replica until it comes to the optimizer.
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from kerasdist.private import traced_graphs
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import replicas
+from kerasdist.training.replica.replicas import Peer, Replica
 
 
-def of_batch(found, target, sources):
+def of_batch(replica: Replica, found: Any, target: Any, sources: Any) -> Any:
     """Returns the gradients that a tape has found, of the global batch where they can be.
 
     Args:
+        replica: The one whose tape it is.
         found: Gradients by `sources`: tensors, IndexedSlices or None.
         target: What they are the gradient of, on this replica: a mean over its examples.
         sources: Variables and tensors. Those by tensors stay as they are, those of its examples.
     """
-    step = replicas.current()
-    if step is not None and step.is_alone and step.trial is not None:
-        _remember(tf.nest.flatten(found), step)
-    if step is None or step.is_alone or step.weighs_loss or not _can_meet(step):
+    if not isinstance(replica, Peer):
+        _remember(tf.nest.flatten(found), replica)
         return found
-    division = next((each for each in step.losses.divisions if each.loss is target), None)
-    if division is None and step.losses.divisions:  # Maybe of a part of it.
+    if replica.weighs_loss or not _can_meet(replica):
+        return found
+    division = next((each for each in replica.losses.divisions if each.loss is target), None)
+    if division is None and replica.losses.divisions:  # Maybe of a part of it.
         return found
     own = tf.nest.flatten(found)
     positions = [
@@ -47,29 +50,27 @@ def of_batch(found, target, sources):
     factor = gradient_aggregation.num_replicas() if division else 1
     given = [own[position] for position in positions]
     gradients = list(own)
-    for position, gradient in zip(
-        positions, gradient_aggregation.aggregate(given, step, factor), strict=True
-    ):
-        step.whole_gradients.add(gradient, own[position])
+    aggregated = gradient_aggregation.aggregate(given, replica, factor)
+    for position, gradient in zip(positions, aggregated, strict=True):
+        replica.whole_gradients.add(gradient, own[position])
         gradients[position] = gradient
     if division:
         division.is_undone = True
     return tf.nest.pack_sequence_as(sources, gradients)
 
 
-def _remember(gradients: list, step: replicas.Replica) -> None:
-    """Lets a rehearsal find what is done with the gradients of a whole batch."""
-    for gradient in gradients:
+def _remember(gradients: list, replica: Replica) -> None:
+    """Lets a trial find what is done with the gradients of a whole batch."""
+    for gradient in gradients if replica.trial is not None else ():
         if gradient is not None:
-            step.whole_gradients.add(gradient, gradient)
+            replica.whole_gradients.add(gradient, gradient)
 
 
-def _can_meet(step: replicas.Replica) -> bool:
+def _can_meet(replica: Replica) -> bool:
     """Whether this is the graph of the step itself, and no loop body that will be vectorized."""
-    is_step = tf.compat.v1.get_default_graph() is step.graph
-    return is_step and not traced_graphs.is_being_vectorized()
+    return replica.is_in_step_graph() and not traced_graphs.is_being_vectorized()
 
 
-def _is_variable_to_learn(source) -> bool:
+def _is_variable_to_learn(source: Any) -> bool:
     is_variable = isinstance(source, tf.Variable | keras.Variable)
     return is_variable and not gradient_aggregation.is_overwritten(source)

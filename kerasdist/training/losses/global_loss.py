@@ -17,22 +17,22 @@ import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_layers, keras_losses, keras_routes, strategy_adapter
-from kerasdist.support import memory
 from kerasdist.training.losses import whole_losses
 from kerasdist.training.replica import replicas
-from kerasdist.training.replica.replicas import Divisor
+from kerasdist.training.replica.notes import Divisor
+from kerasdist.training.replica.replicas import Part, Replica
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """Where a thread is among the losses given to `compile`, while these are computed.
+    """Where a replica is among the losses given to `compile`, while these are computed.
 
     Attributes:
         depth: How many losses are calling each other: 1 in one of these, 2 in one that it calls; 0
@@ -45,11 +45,18 @@ class _Call:
 
 
 def reduce_weighted_values(
-    original, values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
-):
+    replica: Replica,
+    original: Callable,
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+    dtype: Any = None,
+) -> tf.Tensor:
     """Reduces per-example losses like Keras, with the divisor of the global batch.
 
     Args:
+        replica: The one that computes it, in a step of ours.
         original: Keras' own function of this name.
         values: Losses [examples on this replica, ...].
         sample_weight: None, or weights that broadcast to `values`.
@@ -62,37 +69,41 @@ def reduce_weighted_values(
         that one device computes for the whole batch. Without reduction, the numbers of this
         replica's examples.
     """
-    step = replicas.with_shares()
     loss = original(
         values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype
     )
-    if step is None or (step.has_whole_batch and not step.options.callbacks):
+    if not replica.needs_divisors():
         return loss
     if reduction in ("sum", "none", None):
-        if reduction == "sum" and _is_compiled():
-            step.losses.divisors.append(_sum_over_examples())
-            return loss if step.has_whole_batch else _divide(loss, step.share)
-        # The train_step makes a mean of it, or the loss has by itself. Numbers for each example
-        # that are left as they are Keras adds up, see `compiled_loss`.
-        if not _is_compiled() or loss.shape.rank == 0:
-            step.losses.divisors.append(_mean_over_examples(step))
+        divisor = _divisor_of_sum(replica, loss, reduction)
+    else:
+        divisor = _divisor_of_mean(replica, sample_weight, mask, reduction)
+    if divisor is None:
         return loss
+    replica.losses.divisors.append(divisor)
+    return replica.mean_of_batch(loss, divisor)
+
+
+def _divisor_of_sum(replica: Replica, loss: tf.Tensor, reduction: str | None) -> Divisor | None:
+    if reduction == "sum" and _is_compiled(replica):
+        return _sum_over_examples()
+    # The train_step makes a mean of it, or the loss has by itself. Numbers for each example that
+    # are left as they are Keras adds up, see `compiled_loss`.
+    if not _is_compiled(replica) or loss.shape.rank == 0:
+        return _mean_over_examples(replica)
+    return None
+
+
+def _divisor_of_mean(replica: Replica, sample_weight: Any, mask: Any, reduction: str) -> Divisor:
     weights = _divisor_weights(sample_weight, mask, reduction)
     if weights is None:
-        step.losses.divisors.append(_mean_over_examples(step))
-        return loss
+        return _mean_over_examples(replica)
     local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
-    total = local if step.has_whole_batch else replicas.sum_over_replicas([local])[0]
-    step.losses.divisors.append(
-        Divisor(name="the sum of its mask or weights", total=total, weights=weights)
-    )
-    if step.has_whole_batch:
-        return loss
-    fraction = tf.math.divide_no_nan(local, total)
-    return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
+    name, total = "the sum of its mask or weights", replica.total(local)
+    return Divisor(name=name, total=total, weights=weights, local=local)
 
 
-def build_losses(original, compiled, *args, **kwargs):
+def build_losses(original: Callable, compiled: Any, *args: Any, **kwargs: Any) -> None:
     """Stands before what makes ready the losses that are given to `compile`.
 
     One whose class has a `__call__` of its own need not call Keras', where `call_loss` stands.
@@ -108,75 +119,57 @@ def build_losses(original, compiled, *args, **kwargs):
     )
 
 
-def compiled_loss(original, compiled, *args, **kwargs):
+def compiled_loss(
+    replica: Replica, original: Callable, compiled: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Stands before the call of the losses that are given to `compile`."""
-    with _in_call(_Call(compiled=compiled)):
+    with _in_call(replica, _Call(compiled=compiled)):
         loss = original(compiled, *args, **kwargs)
-    step = replicas.with_shares()
-    if step is None or loss is None or loss.shape.rank == 0:
+    if loss is None or loss.shape.rank == 0:
         return loss
-    step.losses.divisors.append(_sum_over_examples())
-    if step.has_whole_batch or step.weighs_loss:
-        return loss
-    # Its gradient is weighed later, by the share of this replica.
-    addend = _divide(weigh(loss, step), step.share)
-    return addend + tf.stop_gradient(loss - addend)
+    replica.losses.divisors.append(_sum_over_examples())
+    return replica.sum_of_numbers(loss)
 
 
-def weigh(loss, step):
-    """Returns a replica's part of a loss whose gradient one device takes.
-
-    That of a loss with a number for each example is the gradient of their sum. Beside such numbers,
-    a scalar of another output counts once for each.
-
-    Args:
-        loss: Of the examples of a replica.
-        step: That of the replica.
-    """
-    if loss.shape.rank == 0:
-        return loss * tf.cast(step.share, loss.dtype)
-    # A replica without examples has one that does not count.
-    return loss * tf.cast(tf.minimum(step.num_examples, 1), loss.dtype)
-
-
-def call_loss(original, loss, *args, **kwargs):
+def call_loss(
+    replica: Replica, original: Callable, loss: keras.Loss, *args: Any, **kwargs: Any
+) -> Any:
     """Stands before the call of any loss: one that another calls is the user's to reduce."""
-    outer = _call()
+    outer = replica.losses.call
     if outer is None:
         return original(loss, *args, **kwargs)
-    with _in_call(dataclasses.replace(outer, depth=outer.depth + 1, compiled=None)):
-        return _call_once_or_whole(original, outer.compiled, loss, *args, **kwargs)
+    with _in_call(replica, dataclasses.replace(outer, depth=outer.depth + 1, compiled=None)):
+        return _call_once_or_whole(replica, original, outer.compiled, loss, *args, **kwargs)
 
 
-def _call_overridden(loss, *args, **kwargs):
+def _call_overridden(loss: keras.Loss, *args: Any, **kwargs: Any) -> Any:
     """Calls one of `compile`'s losses by a `__call__` of its class' own.
 
     What that calls in turn, as its `super()`, is reduced as if it were given to `compile`, too.
     """
-    outer = _call()
-    if outer is None:
+    replica = replicas.current()
+    outer = None if replica is None else replica.losses.call
+    if replica is None or outer is None:
         return loss(*args, **kwargs)
-    with _in_call(_Call()):
-        return _call_once_or_whole(operator.call, outer.compiled, loss, *args, **kwargs)
+    with _in_call(replica, _Call()):
+        compiled = outer.compiled
+        return _call_once_or_whole(replica, operator.call, compiled, loss, *args, **kwargs)
 
 
-def _call_once_or_whole(original, compiled, loss, *args, **kwargs):
+def _call_once_or_whole(
+    replica: Replica, original: Callable, compiled: Any, loss: keras.Loss, *args: Any, **kwargs: Any
+) -> Any:
     """Calls a loss with this replica's examples or, where it needs them, with those of all."""
-    if compiled is not None and whole_losses.sees_all(compiled, loss, args, kwargs):
-        return whole_losses.compute(original, loss, *args, **kwargs)
+    if compiled is not None and whole_losses.sees_all(replica, compiled, loss, args, kwargs):
+        assert isinstance(replica, Part)
+        return whole_losses.compute(replica, original, loss, *args, **kwargs)
     return original(loss, *args, **kwargs)
 
 
-def scale_for_distribution(original, value):
+def scale_for_distribution(original: Callable, value: Any) -> Any:
     """Leaves a loss as it is: `share` weighs it here, where Keras divides by num_replicas."""
-    if replicas.with_shares() is not None or _is_on_no_replica():
-        return value
-    return original(value)
-
-
-def unscale_for_distribution(original, value):
-    """Leaves a loss that is logged as it is, too."""
-    return scale_for_distribution(original, value)
+    is_weighed = isinstance(replicas.current(), replicas.OF_STEP)
+    return value if is_weighed or _is_on_no_replica() else original(value)
 
 
 def _is_on_no_replica() -> bool:
@@ -185,129 +178,103 @@ def _is_on_no_replica() -> bool:
     return strategy_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
 
 
-def update_mean(original, metric, values, sample_weight=None):
+def update_mean(
+    replica: Replica,
+    original: Callable,
+    metric: keras.metrics.Mean,
+    values: Any,
+    sample_weight: Any = None,
+) -> Any:
     """Updates a `keras.metrics.Mean` so that a scalar counts once per global batch.
 
     A loss that is tracked as one number per batch would count once per replica.
     """
-    step = replicas.with_shares()
-    if step is None:
-        return original(metric, values, sample_weight)
     values = keras.ops.convert_to_tensor(values)
     if len(values.shape) > 0:
         return original(metric, values, sample_weight)
-    step.losses.means[metric.name] = values
-    if step.has_whole_batch:
-        return original(metric, values, sample_weight)
-    return original(metric, values, step.share if sample_weight is None else sample_weight)
+    replica.losses.means[metric.name] = values
+    weight = replica.weight_of_mean() if sample_weight is None else sample_weight
+    return original(metric, values, weight)
 
 
-def add_loss(original, layer, loss):
+def add_loss(
+    replica: Replica, original: Callable, layer: keras.layers.Layer, loss: tf.Tensor
+) -> None:
     """Stands before `Layer.add_loss`: each replica has a list of its own.
 
     The replicas take turns wherever they send a message, and Keras keeps one list for all.
     """
-    step = replicas.current()
-    if step is None:
-        return original(layer, loss)
-    if not step.has_whole_batch and keras_losses.is_sum_over_batch(layer):
-        loss = _divide(loss, step.share)
+    if keras_losses.is_sum_over_batch(layer):
+        loss = replica.unweigh(loss)
     added = keras_losses.losses_added_by(layer)
     num_before = len(added)
     original(layer, loss)
-    step.losses.added.setdefault(id(layer), []).extend(added[num_before:])
+    replica.losses.added.setdefault(id(layer), []).extend(added[num_before:])
     del added[num_before:]
-    return None
 
 
-def own_losses(original, layer) -> list:
+def own_losses(replica: Replica, original: Callable, layer: keras.layers.Layer) -> list:
     """Stands before the getter of what a layer has added by itself."""
-    step = replicas.current()
-    return original(layer) if step is None else list(step.losses.added.get(id(layer), ()))
+    return list(replica.losses.added.get(id(layer), ()))
 
 
-def clear_losses(original, layer) -> None:
+def clear_losses(replica: Replica, original: Callable, layer: keras.layers.Layer) -> None:
     """Stands before what forgets the losses of a layer and those inside, when it is called."""
-    step = replicas.current()
-    if step is None:
-        original(layer)
-        return
     for each in keras_layers.layers_of(layer):
-        step.losses.added.pop(id(each), None)
+        replica.losses.added.pop(id(each), None)
 
 
-def global_sum(values):
+def global_sum(values: Any) -> tf.Tensor:
     """Returns the sum over the global batch; see `kerasdist.global_sum`."""
-    values = _floating(values)
-    step = replicas.current()
-    if step is None or step.has_whole_batch:
-        return tf.reduce_sum(values)
-    return _global(tf.reduce_sum(values), step)
+    replica, total = replicas.divided(), tf.reduce_sum(_floating(values))
+    return total if replica is None else replica.sum_of_parts(total)
 
 
-def global_mean(values, weights=None):
+def global_mean(values: Any, weights: Any = None) -> tf.Tensor:
     """Returns the weighted mean over the global batch; see `kerasdist.global_mean`."""
     values = _floating(values)
     weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
     weights = tf.broadcast_to(weights, tf.shape(values))
-    step = replicas.current()
-    if step is None or step.has_whole_batch:
+    replica = replicas.divided()
+    if replica is None:
         total, divisor = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
         return tf.math.divide_no_nan(total, divisor)
-    divisor = replicas.sum_over_replicas([tf.reduce_sum(weights)])[0]
-    return _global(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor), step)
+    divisor = replica.total(tf.reduce_sum(weights))
+    return replica.sum_of_parts(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor))
 
 
-def _floating(values):
+def _floating(values: Any) -> tf.Tensor:
     """Returns a tensor; ints and bools, whose share would be cut to a whole number, as floats."""
     values = keras.ops.convert_to_tensor(values)
     is_number = values.dtype.is_integer or values.dtype.is_bool
     return tf.cast(values, keras.config.floatx()) if is_number else values
 
 
-def _global(part, step):
-    """Returns the sum of every replica's part, with the gradient that `share` makes whole."""
-    total = tf.stop_gradient(replicas.sum_over_replicas([part])[0])
-    part = _divide(part, step.share)
-    whole = part + tf.stop_gradient(total - part)
-    if step.dependence:
-        step.dependence.end_at([whole])
-    return whole
-
-
-def _sum_over_examples():
+def _sum_over_examples() -> Divisor:
     return Divisor(name="1 (a sum)", total=None)
 
 
-def _mean_over_examples(step):
-    return Divisor(name="the number of examples", total=step.global_num_examples)
+def _mean_over_examples(replica: Replica) -> Divisor:
+    return Divisor(name="the number of examples", total=replica.global_num_examples)
 
 
-def _divisor_weights(sample_weight, mask, reduction):
+def _divisor_weights(sample_weight: Any, mask: Any, reduction: str) -> Any:
     """Returns the tensor whose sum Keras divides by, or None where it is the number of values."""
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         return keras_losses.masked_weights(sample_weight, mask)
     return mask
 
 
-def _is_compiled() -> bool:
+def _is_compiled(replica: Replica) -> bool:
     """Whether a loss that is reduced now is one of those given to `compile`, not one it calls."""
-    call = _call()
+    call = replica.losses.call
     return call is not None and call.depth <= 1
 
 
-def _call() -> _Call | None:
-    return memory.THREAD.loss_call
-
-
 @contextlib.contextmanager
-def _in_call(call: _Call) -> Generator[None]:
-    outer, memory.THREAD.loss_call = _call(), call
+def _in_call(replica: Replica, call: _Call) -> Generator[None]:
+    outer, replica.losses.call = replica.losses.call, call
     try:
         yield
     finally:
-        memory.THREAD.loss_call = outer
-
-
-def _divide(value, share):
-    return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
+        replica.losses.call = outer

@@ -1,21 +1,22 @@
 """The scale of a loss: what its optimizer multiplies it with, and the share of this replica."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kerasdist.support import memory
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.losses import global_loss
-from kerasdist.training.replica import replicas
+from kerasdist.training.replica.notes import Division
+from kerasdist.training.replica.replicas import Part, Replica
 
-# Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
-_LARGEST_REHEARSED_SCALE = 2.0**10
+# Of a loss in a trial: float16 gradients then neither overflow nor vanish.
+_LARGEST_SCALE_OF_TRIAL = 2.0**10
 
 
-def scale_loss(original, optimizer, loss):
+def scale_loss(replica: Replica, original: Callable, optimizer: Any, loss: Any) -> tf.Tensor:
     """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
 
     Keras' own train_step calls it right before the backward pass, where one multiplication does the
@@ -24,26 +25,25 @@ def scale_loss(original, optimizer, loss):
     what an example adds to a float16 gradient is then what it adds on one device, and becomes
     infinite with it.
     """
-    step = replicas.current()
-    if step is None or gradient_aggregation.is_aggregated():
+    if replica.updates.are_local:
         return original(optimizer, loss)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
         memory.of_part(optimizer).is_scaled_unbuilt = True
-    if step.is_of_loop:
-        return original(optimizer, loss)
-    if step.weighs_loss and not step.has_whole_batch:
-        loss = global_loss.weigh(loss, step)
-    elif _scale_of(optimizer) is not None and not step.has_whole_batch:
-        scaled = _scaled_loss(original, optimizer, loss / gradient_aggregation.num_replicas(), step)
-        step.losses.divisions.append(replicas.Division(loss=scaled, optimizer=optimizer))
-        return scaled
-    return _scaled_loss(original, optimizer, loss, step)
+    if isinstance(replica, Part):
+        if replica.weighs_loss:
+            loss = replica.weigh(loss)
+        elif _scale_of(optimizer) is not None:
+            loss = loss / gradient_aggregation.num_replicas()
+            scaled = _scaled_loss(replica, original, optimizer, loss)
+            replica.losses.divisions.append(Division(loss=scaled, optimizer=optimizer))
+            return scaled
+    return _scaled_loss(replica, original, optimizer, loss)
 
 
-def _scaled_loss(original, optimizer, loss, step):
-    if step.trial is None or _scale_of(optimizer) is None:
+def _scaled_loss(replica: Replica, original: Callable, optimizer: Any, loss: Any) -> tf.Tensor:
+    if replica.trial is None or _scale_of(optimizer) is None:
         return original(optimizer, loss)
-    scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
+    scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_SCALE_OF_TRIAL)
     return loss * scale
 
 
@@ -83,7 +83,7 @@ def traced_again_if_late() -> Generator[None]:
             memory.of_part(optimizer).made_in_trace = tf.Variable(0, trainable=False)
 
 
-def _scale_of(optimizer):
+def _scale_of(optimizer: Any) -> Any:
     """Returns what an optimizer multiplies a loss with, or None."""
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.loss_scale_factor

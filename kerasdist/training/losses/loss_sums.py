@@ -19,7 +19,7 @@ class LossSums:
         strategy: A strategy of ours, of peers.
     """
 
-    def __init__(self, strategy):
+    def __init__(self, strategy: tf.distribute.Strategy):
         self._strategy = strategy
         self._names: tuple = ()
         self._last: Any = None  # The losses of the last step, and a 1.

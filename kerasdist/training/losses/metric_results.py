@@ -81,7 +81,7 @@ class MetricResults:
         computed_with: The metrics with whose results the step computed when it was last traced.
     """
 
-    def __init__(self, model, *, warns: bool = True):
+    def __init__(self, model: keras.Model, *, warns: bool = True):
         self._model = model
         self._warns = warns
         self.computed_with: list[keras.metrics.Metric] = []
@@ -126,7 +126,7 @@ class MetricResults:
                 stack.enter_context(method_replaced(metric, "reset_state", _note_reset, metric))
             yield
 
-    def _note_of_model(self, method) -> dict:
+    def _note_of_model(self, method: Any) -> dict:
         earlier = self._num_uses()
         logs = method()
         uses = {
@@ -141,7 +141,9 @@ class MetricResults:
         given = _symbolic([*self._given.values()])
         return {id(each): graph_facts.num_uses(each) for each in given}
 
-    def _forget(self, method, metric, results: dict, *args, **kwargs) -> Any:
+    def _forget(
+        self, method: Any, metric: keras.Metric, results: dict, *args: Any, **kwargs: Any
+    ) -> Any:
         self._of_model.pop(threading.get_ident(), None)
         for given in results.pop(threading.get_ident(), []):
             for position, leaf in enumerate(keras.tree.flatten(given.value)):
@@ -220,7 +222,7 @@ class MetricResults:
         self._results, self._given, self._of_model = {}, {}, {}
         return {path: found[id(leaf)] for path, leaf in leaves if id(leaf) in found}
 
-    def _find_uses(self, graph):
+    def _find_uses(self, graph: tf.Graph):
         uses = dict(itertools.chain(*(each.uses.items() for each in self._of_model.values())))
         self.computed_with = [
             metric
@@ -241,22 +243,22 @@ class MetricResults:
             )
 
 
-def _note_reset(method, metric, *args, **kwargs) -> Any:
+def _note_reset(method: Any, metric: keras.Metric, *args: Any, **kwargs: Any) -> Any:
     """Lets the step know what a replica without examples is to leave: not what was there before."""
     result = method(*args, **kwargs)
-    step = replicas.current()
-    if step is not None and tf.compat.v1.get_default_graph() is step.graph:
+    replica = replicas.current()
+    if replica is not None and replica.is_in_step_graph():
         for variable in metric.variables:
-            step.states.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)
+            replica.states.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)
     return result
 
 
-def _is_of_all_examples(metric) -> bool:
+def _is_of_all_examples(metric: keras.Metric) -> bool:
     """Whether each replica has updated it with all examples; see `whole_metrics`."""
     return all(variable_adapter.reads_first_replica(each.value) for each in metric.variables)
 
 
-def _note(method, metric, results: dict, given: list) -> Any:
+def _note(method: Any, metric: keras.Metric, results: dict, given: list) -> Any:
     states = [tf.convert_to_tensor(variable.value) for variable in metric.variables]
     value = method()
     results.setdefault(threading.get_ident(), []).append(_Given(value, states))

@@ -9,7 +9,9 @@ same numbers, of which the first replica's are read.
 
 import contextlib
 from collections.abc import Callable, Generator
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, variable_adapter
@@ -19,16 +21,17 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.losses import all_examples
 from kerasdist.training.replica import own_attributes, replicas
+from kerasdist.training.replica.replicas import Part, Replica
 
 
-def prepare(model) -> None:
+def prepare(model: keras.Model) -> None:
     """Lets those metrics of `model` read what the first replica holds, before they are reset."""
     for metric in _prepared(model):
         _read_first(metric)
 
 
 @contextlib.contextmanager
-def updated_with_all(model) -> Generator[None]:
+def updated_with_all(model: keras.Model) -> Generator[None]:
     """Updates those metrics of `model` with all examples, in a step that is run inside."""
     with contextlib.ExitStack() as stack:
         for metric in _prepared(model):
@@ -36,7 +39,7 @@ def updated_with_all(model) -> Generator[None]:
         yield
 
 
-def note_others(model, *, are_whole: bool) -> None:
+def note_others(model: keras.Model, *, are_whole: bool) -> None:
     """Lets metrics of the user's that a step has updated by another method read as they count.
 
     Args:
@@ -55,7 +58,7 @@ def note_others(model, *, are_whole: bool) -> None:
             _read_sum(metric)
 
 
-def read_as_counted(model, *, are_whole: bool) -> None:
+def read_as_counted(model: keras.Model, *, are_whole: bool) -> None:
     """Lets all metrics of `model` read as the steps count that come next.
 
     Args:
@@ -77,7 +80,9 @@ def read_as_counted(model, *, are_whole: bool) -> None:
             variable.value.assign(total)
 
 
-def update_function(original, metric, *args, **kwargs):
+def update_function(
+    replica: Replica, original: Callable, metric: keras.Metric, *args: Any, **kwargs: Any
+) -> Any:
     """Stands before `update_state` of a metric that is made of a function, the user's or Keras'.
 
     `compile` makes such a metric when it first sees predictions.
@@ -85,43 +90,43 @@ def update_function(original, metric, *args, **kwargs):
     if custom_parts.adds_up(metric):
         return original(metric, *args, **kwargs)
 
-    def update_state(*args, **kwargs):
+    def update_state(*args: Any, **kwargs: Any) -> Any:
         return original(metric, *args, **kwargs)
 
     return _update(update_state, metric, *args, **kwargs)
 
 
-def _prepared(model) -> list:
+def _prepared(model: keras.Model) -> list:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.is_async(strategy):
         return []
     return custom_parts.custom_metrics_of(model)
 
 
-def _update(update_state: Callable, metric, *args, **kwargs):
-    step = replicas.with_shares()
-    if step is None or step.has_whole_batch:
+def _update(update_state: Callable, metric: keras.Metric, *args: Any, **kwargs: Any) -> Any:
+    replica = replicas.current()
+    if not isinstance(replica, Part):
         return update_state(*args, **kwargs)
-    reason = all_examples.reason_to_stay_apart((args, kwargs), step)
+    reason = all_examples.reason_to_stay_apart((args, kwargs), replica)
     if reason is not None:
         _add_up(metric, reason)
         return update_state(*args, **kwargs)
     memory.of_part(metric).is_updated_with_all = True
     _read_first(metric)
-    args, kwargs = all_examples.of_all((args, kwargs), step)
+    args, kwargs = all_examples.of_all((args, kwargs), replica)
     # Of what a metric holds in Python, lists as a rule, there is one for all replicas here.
     first, *_ = peers.local_replicas(tf.distribute.get_strategy())
     others = [] if peers.replica_id() == first else [metric]
-    with all_examples.as_one_device(step), own_attributes.each_kept(others):
+    with all_examples.as_one_device(replica), own_attributes.each_kept(others):
         return update_state(*args, **kwargs)
 
 
-def _read_first(metric) -> None:
+def _read_first(metric: keras.Metric) -> None:
     for variable in metric.variables:
         variable_adapter.read_first_replica(variable.value)
 
 
-def _keep_first(metric, strategy) -> None:
+def _keep_first(metric: keras.Metric, strategy: tf.distribute.Strategy) -> None:
     """Lets the first replica alone hold what all do; in a trace, before the step that it is of."""
     if tf.executing_eagerly():  # The step has run, and they hold their shares.
         return
@@ -134,12 +139,12 @@ def _keep_first(metric, strategy) -> None:
                     copy.assign(tf.zeros_like(copy))
 
 
-def _read_sum(metric) -> None:
+def _read_sum(metric: keras.Metric) -> None:
     for variable in metric.variables:
         variable_adapter.read_sum(variable.value)
 
 
-def _add_up(metric, reason: str) -> None:
+def _add_up(metric: keras.Metric, reason: str) -> None:
     _read_sum(metric)
     warn(
         f"The metric '{metric.name}' is updated {reason}, so each replica updates it with its own "

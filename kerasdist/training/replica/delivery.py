@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -11,7 +12,7 @@ from kerasdist.private import variable_adapter
 class LocalDelivery:
     """They are where the variables are: each replica updates its own copy."""
 
-    def updating(self, optimizer) -> contextlib.AbstractContextManager:
+    def updating(self, optimizer: Any) -> contextlib.AbstractContextManager:
         """Returns a context in which `optimizer` updates the variables."""
         return contextlib.nullcontext()
 
@@ -27,18 +28,18 @@ class LocalDelivery:
         """
         return update()
 
-    def apply(self, original, optimizer, gradients: list, variables: list):
+    def apply(self, original: Callable, optimizer: Any, gradients: list, variables: list):
         """Calls `original(optimizer, gradients, variables)`, which is Keras' own update."""
         return original(optimizer, gradients, variables)
 
-    def clip(self, original, optimizer, gradients: list):
+    def clip(self, original: Callable, optimizer: Any, gradients: list):
         """Calls `original(optimizer, gradients)`, which clips what the optimizer is to clip."""
         return original(optimizer, gradients)
 
-    def assign_number(self, original, optimizer, variable, value) -> None:
+    def assign_number(self, original: Callable, optimizer: Any, variable: Any, value: Any) -> None:
         """Calls `original(optimizer, variable, value)`, which assigns to what the optimizer has."""
         original(optimizer, variable, value)
 
-    def add_in_place(self, variable: keras.Variable, value) -> None:
+    def add_in_place(self, variable: keras.Variable, value: Any) -> None:
         """Adds to a variable where it lives, in one operation."""
         variable_adapter.add_in_place(variable, value)

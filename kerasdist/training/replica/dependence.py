@@ -7,6 +7,7 @@ follow the model's the other. Nothing in a program says which; its graph does. W
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,7 +23,7 @@ class Dependence:
         operations: The `EagerOperations` of a step without a graph, or None.
     """
 
-    def __init__(self, data, operations=None):
+    def __init__(self, data: Any, operations: Any = None):
         self._data, self._of_batch = data, _keys_of(data)
         self._of_all: set[tuple] = set()
         self._operations = operations
@@ -34,7 +35,7 @@ class Dependence:
         """The examples of the batch, without a graph."""
         return int(batches.num_examples(self._data))
 
-    def end_at(self, tensors) -> None:
+    def end_at(self, tensors: Any) -> None:
         """Says of tensors that they are the same on all replicas: sums over these."""
         self._of_all |= _keys_of(tensors)
         if self._operations is not None:
@@ -50,11 +51,11 @@ class Dependence:
         pairs = zip(variables, graph_facts.handles_of(variables), strict=True)
         return [variable for variable, handle in pairs if self._is_set_by_batch(handle)]
 
-    def is_in(self, structure) -> bool:
+    def is_in(self, structure: Any) -> bool:
         """Whether a structure has a tensor, of the graph that is traced, that does."""
         return self._any(graph_facts.symbolic_in(structure), lambda tensor: False)
 
-    def is_common(self, structure, *, may_read: bool) -> bool:
+    def is_common(self, structure: Any, *, may_read: bool) -> bool:
         """Whether tensors are computed from sums over the replicas and constants alone.
 
         Args:
@@ -66,7 +67,7 @@ class Dependence:
         is_found = functools.partial(_is_of_one_replica, may_read=may_read)
         return not self._any(graph_facts.symbolic_in(structure), is_found)
 
-    def is_common_by_now(self, structure) -> bool:
+    def is_common_by_now(self, structure: Any) -> bool:
         """Whether tensors are so, or computed from variables that the batch has not set so far."""
         if tf.executing_eagerly():
             leaves = tf.nest.flatten(structure, expand_composites=True)
@@ -76,7 +77,7 @@ class Dependence:
             return False
         return not self._any(graph_facts.symbolic_in(structure), self._reads_what_batch_has_set)
 
-    def has_own_condition(self, graph, outermost) -> bool:
+    def has_own_condition(self, graph: Any, outermost: tf.Graph) -> bool:
         """Whether each replica decides for itself if what is traced in `graph` happens.
 
         Args:
@@ -89,11 +90,11 @@ class Dependence:
             graph = graph.outer_graph
         return False
 
-    def _reads_what_batch_has_set(self, tensor) -> bool:
+    def _reads_what_batch_has_set(self, tensor: tf.Tensor) -> bool:
         operation = tensor.op
         return graph_facts.is_read(operation) and self._is_set_by_batch(operation.inputs[0])
 
-    def _is_set_by_batch(self, handle) -> bool:
+    def _is_set_by_batch(self, handle: Any) -> bool:
         if handle is None:  # The step has nothing to do with it.
             return False
         users = handle.consumers()
@@ -108,7 +109,7 @@ class Dependence:
         )
 
 
-def _is_of_one_replica(tensor, *, may_read: bool) -> bool:
+def _is_of_one_replica(tensor: tf.Tensor, *, may_read: bool) -> bool:
     """Whether an operation may give each replica something of its own, such as random numbers."""
     operation = tensor.op
     is_allowed = may_read and graph_facts.is_read(operation)
@@ -118,5 +119,5 @@ def _is_of_one_replica(tensor, *, may_read: bool) -> bool:
     return is_argument or is_state or graph_facts.is_random(tensor)
 
 
-def _keys_of(structure) -> set[tuple]:
+def _keys_of(structure: Any) -> set[tuple]:
     return set(map(graph_facts.key_of, graph_facts.symbolic_in(structure)))

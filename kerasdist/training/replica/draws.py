@@ -8,7 +8,9 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,6 +18,7 @@ from kerasdist.private import scopes
 from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.replica import graph_facts
+from kerasdist.training.replica.replicas import Peer, Replica
 
 # Functions whose first argument is a shape, each with the one that does the same from a seed alone.
 _SHAPED = {
@@ -41,16 +44,16 @@ def are_alike() -> bool:
 
 
 @contextlib.contextmanager
-def looked_for_in_update(optimizer, step) -> Generator[None]:
+def looked_for_in_update(optimizer: Any, replica: Replica) -> Generator[None]:
     """Warns if an optimizer draws with `tf.random`: each replica's weights get other numbers.
 
     Those of `keras.random` are alike there, see `randomness.next_seed`.
 
     Args:
         optimizer: What is traced inside is its update.
-        step: The `Replica` of this replica.
+        replica: The one that traces it.
     """
-    if not step.is_first or step.is_alone or tf.executing_eagerly():
+    if not isinstance(replica, Peer) or not replica.is_first or tf.executing_eagerly():
         yield
         return
     graph = tf.compat.v1.get_default_graph()
@@ -106,7 +109,7 @@ class Draws:
         finally:
             memory.THREAD.draws_as_ever = before
 
-    def _replace(self, module, name, alike):
+    def _replace(self, module: ModuleType, name: str, alike: Callable | None) -> None:
         original = getattr(module, name)
         signature = inspect.signature(original)
 
@@ -124,21 +127,32 @@ class Draws:
         self._stack.callback(setattr, module, name, original)
 
 
-def _draw_alike(draw, *, shape, seed=None, name=None, **arguments):
+def _draw_alike(
+    draw: Callable, *, shape: Any, seed: Any = None, name: str | None = None, **arguments: Any
+) -> tf.Tensor:
     """Draws for one example, and gives it to all."""
     shape = tf.cast(shape, tf.int32)
     one = draw(_of_one_example(shape), seed=_stateless(seed), **arguments)
     return tf.broadcast_to(one, shape)
 
 
-def _drop_alike(drop, *, x, rate, seed=None, noise_shape=None, name=None, rng_alg=None):
+def _drop_alike(
+    drop: Callable,
+    *,
+    x: tf.Tensor,
+    rate: Any,
+    seed: Any = None,
+    noise_shape: Any = None,
+    name: str | None = None,
+    rng_alg: Any = None,
+) -> tf.Tensor:
     shape = tf.cast(tf.shape(x) if noise_shape is None else noise_shape, tf.int32)
     return drop(x, rate, seed=_stateless(seed), noise_shape=_of_one_example(shape))
 
 
-def _of_one_example(shape):
+def _of_one_example(shape: Any) -> tf.Tensor:
     return tf.concat([tf.ones_like(shape[:1]), shape[1:]], axis=0)
 
 
-def _stateless(seed):
+def _stateless(seed: Any) -> Any:
     return _SEED if seed is None or isinstance(seed, int) else seed

@@ -35,25 +35,25 @@ class EagerOperations:
         """Returns a context that looks at operations, also in the threads that start in it."""
         return call_adapter.operations_told(self._note)
 
-    def begin_at(self, structure) -> None:
+    def begin_at(self, structure: Any) -> None:
         """Says of tensors that they are of the batch of one replica."""
         self._mark(structure, is_of_batch=True)
 
-    def end_at(self, structure) -> None:
+    def end_at(self, structure: Any) -> None:
         """Says of tensors that they are the same on all replicas."""
         self._mark(structure, is_of_batch=False)
 
-    def is_of_batch(self, tensor) -> bool:
+    def is_of_batch(self, tensor: Any) -> bool:
         """Whether a tensor is computed from a batch, or at random: each replica has its own."""
         origin = self._origin_of(tensor)
         return origin is not None and origin.is_of_batch
 
-    def _mark(self, structure, *, is_of_batch: bool) -> None:
+    def _mark(self, structure: Any, *, is_of_batch: bool) -> None:
         for leaf in tf.nest.flatten(structure, expand_composites=True):
             if isinstance(leaf, tf.Tensor):
                 setattr(leaf, _ORIGIN, _Origin(self, is_of_batch))
 
-    def _origin_of(self, tensor) -> _Origin | None:
+    def _origin_of(self, tensor: Any) -> _Origin | None:
         origin = _origin_of(tensor)
         return origin if origin is not None and origin.owner is self else None
 
@@ -68,7 +68,7 @@ class EagerOperations:
             setattr(output, _ORIGIN, _Origin(self, is_of_batch, operation))
 
 
-def operation_of(tensor) -> Any:
+def operation_of(tensor: Any) -> Any:
     """Returns what gave a tensor of integers: of its graph, or as it was looked at, or None."""
     if tf.is_symbolic_tensor(tensor):
         return tensor.op
@@ -76,5 +76,5 @@ def operation_of(tensor) -> Any:
     return origin.operation if origin else None
 
 
-def _origin_of(tensor) -> _Origin | None:
+def _origin_of(tensor: Any) -> _Origin | None:
     return getattr(tensor, _ORIGIN, None)

@@ -27,7 +27,7 @@ class FirstAnswers:
         """Returns those of a replica that is first, with nobody to tell them to."""
         return cls([], is_first=True)
 
-    def get(self, source, ask: Callable[[], Any]):
+    def get(self, source: Any, ask: Callable[[], Any]):
         """Returns what the first replica has got from a source, each of its answers once.
 
         A replica asks by itself where the first one has asked something else, or has got a tensor
@@ -46,5 +46,5 @@ class FirstAnswers:
         return answer if is_told else ask()
 
 
-def _is_within_reach(value) -> bool:
+def _is_within_reach(value: Any) -> bool:
     return not tf.is_symbolic_tensor(value) or value.graph is tf.compat.v1.get_default_graph()

@@ -36,7 +36,7 @@ _NO_NAME = "Variable"
 
 
 @contextlib.contextmanager
-def kept(model) -> Generator[None]:
+def kept(model: keras.Model) -> Generator[None]:
     """Puts back what steps inside change in the attributes of what is the user's own in `model`.
 
     Numbers, strings and other values, and the contents of lists, dicts, sets and arrays, but for
@@ -53,7 +53,7 @@ def kept(model) -> Generator[None]:
 class Snapshot:
     """What is the user's own in a model, as it is now; see `kept`."""
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model):
         self._settings = _Settings(model)
         self._parts = [_Kept(part) for part in _own_parts_of(model)]
 
@@ -83,7 +83,7 @@ def each_kept(parts: Iterable) -> Generator[None]:
             each.put_back()
 
 
-def states_of(model) -> list[tuple[str, Any]]:
+def states_of(model: keras.Model) -> list[tuple[str, Any]]:
     """Returns names and TensorFlow's variables that a model keeps and no optimizer trains.
 
     Not those that belong to the examples of a replica: the statistics of BatchNormalization, which
@@ -111,7 +111,7 @@ def states_of(model) -> list[tuple[str, Any]]:
     return list(different.values())
 
 
-def _name_of(variable, attribute: str, owner, model) -> str:
+def _name_of(variable: Any, attribute: str, owner: Any, model: keras.Model) -> str:
     name = variable.name.partition(":")[0]
     if name != _NO_NAME:
         return name
@@ -121,7 +121,7 @@ def _name_of(variable, attribute: str, owner, model) -> str:
     return f"{holders[0] if holders else owner.name}.{attribute}"
 
 
-def variables_of(model) -> dict[str, Any]:
+def variables_of(model: keras.Model) -> dict[str, Any]:
     """Returns TensorFlow's variables in the attributes of a model and of the user's own layers.
 
     Among them the states of `tf.random.Generator`, and the variables of `tf.Module`. The names,
@@ -140,7 +140,7 @@ def variables_of(model) -> dict[str, Any]:
     }
 
 
-def _variables_in(held) -> list:
+def _variables_in(held: Any) -> list:
     return [
         variable
         for value in _values_in([held])
@@ -156,13 +156,13 @@ def _variables_in(held) -> list:
     ]
 
 
-def _has_numbers(variable) -> bool:
+def _has_numbers(variable: Any) -> bool:
     dtype = variable.dtype
     is_number = dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool
     return is_number and variable.shape.is_fully_defined()
 
 
-def _is_number(variable) -> bool:
+def _is_number(variable: Any) -> bool:
     """Whether a variable holds numbers of a known shape, the same ones on all replicas."""
     dtype = variable.dtype
     return (
@@ -175,7 +175,7 @@ def _is_number(variable) -> bool:
 class _Kept:
     """The attributes of an object as they are now, without those of Keras' base classes."""
 
-    def __init__(self, owner):
+    def __init__(self, owner: Any):
         self._owner = owner
         self._attributes = _own_attributes(owner)
         self._is_built, self._tracked = _is_built(owner), _tracked_by(owner)
@@ -201,7 +201,7 @@ class _Kept:
             or self._is_replaced(held, now.get(name))
         ]
 
-    def _is_replaced(self, held, now) -> bool:
+    def _is_replaced(self, held: Any, now: Any) -> bool:
         """Whether a list has become another one, as in `self.seen = [*self.seen, x]`."""
         contents = (content for each, content in self._contents if each is held)
         content = next(contents, None)
@@ -230,7 +230,7 @@ class _Kept:
 class _Settings:
     """What the layers and variables of a model are set to now: `trainable`, a rate of Dropout."""
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model):
         self._of_layers: list[Any] = [
             (layer, layer.built, _numbers_of(layer)) for layer in keras_layers.layers_of(model)
         ]
@@ -244,7 +244,7 @@ class _Settings:
             variable.trainable = is_trainable
 
 
-def _numbers_of(layer) -> dict[str, Any]:
+def _numbers_of(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the numbers in a layer's attributes, without the user's own, which are `_Kept`."""
     own = _own_attributes(layer) if _is_own(layer) else {}
     return {
@@ -254,7 +254,7 @@ def _numbers_of(layer) -> dict[str, Any]:
     }
 
 
-def _own_parts_of(model) -> list:
+def _own_parts_of(model: keras.Model) -> list:
     metrics = custom_parts.metrics_of(model)
     parts = [
         *keras_layers.layers_of(model),
@@ -277,11 +277,11 @@ def _instances_in(owners: list, kind: type) -> list:
     ]
 
 
-def _is_own(part) -> bool:
+def _is_own(part: Any) -> bool:
     return type(part).__module__.partition(".")[0] != "keras"
 
 
-def _own_attributes(owner) -> dict[str, Any]:
+def _own_attributes(owner: Any) -> dict[str, Any]:
     return {name: held for name, held in vars(owner).items() if name not in _names_of_keras()}
 
 
@@ -298,11 +298,11 @@ def _names_of_keras() -> frozenset[str]:
     return frozenset(name for each in examples for name in vars(each))
 
 
-def _is_built(owner) -> bool:
+def _is_built(owner: Any) -> bool:
     return getattr(owner, "built", True)
 
 
-def _tracked_by(owner) -> set[int]:
+def _tracked_by(owner: Any) -> set[int]:
     """Returns the ids of what is there once only: what Keras tracks in `owner`."""
     return {id(each) for each in _values_in(vars(owner).values()) if isinstance(each, _TRACKED)}
 
@@ -323,23 +323,23 @@ def _values_in(values: Iterable) -> Iterator:
             remaining.extend(value.values() if isinstance(value, dict) else value)
 
 
-def _is_changed_in_place(value) -> bool:
+def _is_changed_in_place(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.flags.writeable and value.nbytes <= _LARGEST_ARRAY_BYTES
     return issubclass(type(value), _CONTAINERS) and len(value) <= _LARGEST_CONTAINER
 
 
-def _copy(held):
+def _copy(held: Any):
     if isinstance(held, np.ndarray):
         return held.copy()
     return dict(held) if isinstance(held, dict) else list(held)
 
 
-def _is_plain(value) -> bool:
+def _is_plain(value: Any) -> bool:
     return isinstance(value, int | float | str | np.number)
 
 
-def _is_same(held, content) -> bool:
+def _is_same(held: Any, content: Any) -> bool:
     if isinstance(held, np.ndarray):
         return np.array_equal(held, content)
     now = _copy(held)
@@ -348,7 +348,7 @@ def _is_same(held, content) -> bool:
     return len(now) == len(content) and all(map(operator.is_, now, content))
 
 
-def _refill(held, content) -> None:
+def _refill(held: Any, content: Any) -> None:
     if isinstance(held, np.ndarray):
         held[...] = content
         return

@@ -1,17 +1,23 @@
-"""What one replica knows about the global batch while its step is traced.
+"""What one replica knows of the global batch while its step is traced, and what it asks the others.
 
 A global batch is split over the replicas, and the shares need not be equal: the last batch of an
 epoch may be odd, or smaller than the number of replicas. Whatever must then be weighed by examples
-(losses, gradients, means) asks `current()` for its share instead of assuming 1 / num_replicas.
+(losses, gradients, means) asks the replica of its thread instead of assuming 1 / num_replicas.
 
     replica = current()
     if replica is not None:            # None outside a step of our strategies
-        loss = loss * replica.share    # the global loss is the sum of these over the replicas
+        loss = replica.weigh(loss)     # The global loss is the sum of these over the replicas.
+
+There are four kinds, and each answers in its own way:
+
+    OneDevice       It is the only one. Or it stands for that, with all examples.
+    WholeCopy       It has all examples, as each of the others has. The gradient is the first one's.
+    Part            It has its part of the examples, and what it computes counts by its share.
+    OfCustomLoop    It has what a loop of the program's own gives it, and counts as it is.
 """
 
 import contextlib
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Generator
 from typing import Any
@@ -22,111 +28,14 @@ from kerasdist.private import collectives
 from kerasdist.support import memory
 from kerasdist.training.replica import delivery
 from kerasdist.training.replica.first_answers import FirstAnswers
-
-
-class WholeGradients:
-    """Gradients of the global batch, and what of them is of one replica."""
-
-    def __init__(self):
-        self._pairs: dict = {}
-
-    def __len__(self):
-        return len(self._pairs)
-
-    def __contains__(self, gradient):
-        return id(gradient) in self._pairs
-
-    def add(self, gradient, own) -> None:
-        """Adds one of the global batch, with that of this replica."""
-        self._pairs[id(gradient)] = gradient, own  # While it is here, no other has its id.
-
-    def has_rows_of(self, gradient) -> bool:
-        """Whether a gradient is slices of the rows of one of them, in their order."""
-        indices = getattr(gradient, "indices", None)
-        return indices is not None and any(
-            getattr(whole, "indices", None) is indices for whole, _ in self._pairs.values()
-        )
-
-    def tensors(self) -> list:
-        """Returns those of the global batch."""
-        return [whole for whole, _ in self._pairs.values()]
-
-    def own(self, gradient):
-        """Returns what this replica has added to a gradient, which is all of any other one."""
-        return self._pairs[id(gradient)][1] if gradient in self else gradient
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class Division:
-    """A scaled loss that was divided by the number of replicas.
-
-    Attributes:
-        loss: As the program has it.
-        optimizer: The one that has scaled it.
-        is_undone: Whether the gradients that the tape has given are multiplied again.
-    """
-
-    loss: Any
-    optimizer: Any
-    is_undone: bool = False
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class LossNotes:
-    """What the losses of one replica are, as they are computed.
-
-    Attributes:
-        means: The mean losses by the names of their metrics, as they are tracked.
-        added: What layers have added with `add_loss`, by the layer's id.
-        divisors: What each loss was divided by, in the order in which they were computed; on one
-            device only where there are callbacks.
-        divisions: The losses that were divided by the number of replicas.
-    """
-
-    means: dict = dataclasses.field(default_factory=dict)
-    added: dict = dataclasses.field(default_factory=dict)
-    divisors: list = dataclasses.field(default_factory=list)
-    divisions: list = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class UpdateNotes:
-    """The updates of one replica, as they are traced.
-
-    Attributes:
-        graphs: Those in which an optimizer was called.
-        optimizers: Those whose updates the callbacks took part in.
-    """
-
-    graphs: list = dataclasses.field(default_factory=list)
-    optimizers: list = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class StateNotes:
-    """What a step does with the states that are no weights.
-
-    Attributes:
-        discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
-            in metrics, no moving statistics. They are the same on all replicas.
-        resets: The values, by the ids of their variables, that metrics have been reset to.
-    """
-
-    discards: list = dataclasses.field(default_factory=list)
-    resets: dict = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class TrialNotes:
-    """What a step would do that is rehearsed.
-
-    Attributes:
-        updates: Paths of the variables and their gradients of each update, which is not made.
-        own_losses: The user's compiled losses, each with labels and predictions.
-    """
-
-    updates: list = dataclasses.field(default_factory=list)
-    own_losses: list = dataclasses.field(default_factory=list)
+from kerasdist.training.replica.notes import (
+    Divisor,
+    LossNotes,
+    StateNotes,
+    TrialNotes,
+    UpdateNotes,
+    WholeGradients,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,9 +64,11 @@ class StepOptions:
     take_own: Callable | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Replica:
-    """The share of one replica in the global batch of the step that is being traced.
+    """A replica in the step that is being traced; see the module for its kinds.
+
+    What it answers here is what holds where it has the examples of the whole batch.
 
     Attributes:
         replica_id: Position of the replica among all replicas, from 0; 0 on each that has the
@@ -168,15 +79,13 @@ class Replica:
         share: float32 scalar num_examples / global_num_examples, or a Python float where the
             shapes are static; the shares of all replicas add up to 1, also where each of them has
             the whole batch.
-        has_whole_batch: Whether the examples on this replica are those of the whole batch.
-        is_alone: Whether it sends no gradients: one device, or what stands for it.
         may_be_empty: Whether this replica can be without examples.
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
         keras_state: What Keras keeps for the thread of the program.
         options: The `StepOptions` of all replicas.
         data: The batch of this replica.
-        dependence: The `Dependence` that follows it; None in a rehearsal.
+        dependence: The `Dependence` that follows it; None in a trial.
         graph: The graph of the step itself; in another one, of a condition or a loop, replicas
             cannot meet.
         delivery: How the aggregated gradients reach the variables.
@@ -190,25 +99,21 @@ class Replica:
         sums: What came of `extra_sums`.
         of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
         states: The `StateNotes` of this replica.
-        trial: The `TrialNotes` of a rehearsal; None in a step that counts.
+        trial: The `TrialNotes` of a trial; None in a step that counts.
         is_first: Whether no replica of all comes before this one, also where each has the
-            whole batch.
+            whole batch; not known in a loop of the program's own.
         seeds: The `FirstAnswers` of the generators that all replicas share.
         draws_alone: Whether the replicas of this worker are all that draw.
         calls: The `FirstAnswers` of what the first replica of this worker calls for all.
-        is_of_loop: Whether a loop of the user's own runs it, which divides its loss by what the
-            global batch has: the sum over the replicas is all that there is to do.
     """
 
     replica_id: int
     num_examples: Any
     global_num_examples: Any
     share: Any
-    has_whole_batch: bool
-    is_alone: bool
-    may_be_empty: bool
-    weighs_loss: bool
     keras_state: dict
+    may_be_empty: bool = False
+    weighs_loss: bool = False
     options: StepOptions = dataclasses.field(default_factory=StepOptions)
     data: Any = None
     dependence: Any = None
@@ -227,48 +132,247 @@ class Replica:
     seeds: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
     draws_alone: bool = False
     calls: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
-    is_of_loop: bool = False
+
+    def is_in_step_graph(self) -> bool:
+        """Whether what runs now is traced in the graph of the step itself: replicas can meet."""
+        return tf.compat.v1.get_default_graph() is self.graph
+
+    def apart(self) -> "Replica":
+        """Returns this replica in a graph that is not that of the step: replicas do not meet."""
+        return dataclasses.replace(self, graph=None)
+
+    def weigh(self, loss: tf.Tensor) -> tf.Tensor:
+        """Returns this replica's part of a loss whose gradient one device takes.
+
+        That of a loss with a number for each example is the gradient of their sum. Beside such
+        numbers, a scalar of another output counts once for each.
+        """
+        if loss.shape.rank == 0:
+            return loss * tf.cast(self.share, loss.dtype)
+        # A replica without examples has one that does not count.
+        return loss * tf.cast(tf.minimum(self.num_examples, 1), loss.dtype)
+
+    def unweigh(self, value: Any) -> Any:
+        """Returns what adds up to the same over the replicas, once it is weighed by their shares.
+
+        Args:
+            value: Of this replica: its addend, as it stands, of what one device has.
+        """
+        return value
+
+    def sum(self, tensors: list) -> list:
+        """Returns tensors summed over the replicas that have examples; differentiable.
+
+        Args:
+            tensors: Of one dtype; they travel in one message.
+        """
+        return tensors
+
+    def needs_divisors(self) -> bool:
+        """Whether somebody asks what losses are divided by."""
+        return bool(self.options.callbacks)
+
+    def total(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns a number of this replica's examples, added up over all examples."""
+        return value
+
+    def mean_of_batch(self, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
+        """Returns a loss that was divided by something of this replica, as it counts by its share.
+
+        Args:
+            loss: Of this replica's examples.
+            divisor: What the loss of the global batch is divided by.
+        """
+        return loss
+
+    def sum_of_numbers(self, loss: tf.Tensor) -> tf.Tensor:
+        """Returns a loss that has a number for each example, of which one device takes the sum."""
+        return loss
+
+    def weight_of_mean(self) -> Any:
+        """Returns by what a number for a whole batch counts in a mean over batches, or None."""
+        return None
+
+    def adds_up(self) -> bool:
+        """Whether what the replicas add to a variable that they share is to be added up."""
+        return self.trial is not None
+
+    def counts(self) -> Any:
+        """Returns whether what this replica adds to such a variable counts: a bool, or scalar."""
+        return self.is_first
+
+    def draws_for_all(self, is_one_number: Callable[[], bool]) -> bool:
+        """Whether random numbers are drawn once, by the first replica, for all of them.
+
+        In a trial all draw alike, some for fewer examples than the first.
+
+        Args:
+            is_one_number: Whether it is a single one that is drawn.
+        """
+        return self.trial is None
+
+    def note_draw(self, drawn: Any) -> None:
+        """Notes what is the same on all replicas, as it is drawn once for them."""
+
+
+class OneDevice(Replica):
+    """A replica that sends nothing: one device, or what stands for it."""
+
+
+class Peer(Replica):
+    """A replica whose gradient meets those of others."""
+
+    def sum(self, tensors: list) -> list:
+        flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
+        summed = collectives.differentiable_sum(self.of_examples(flat), self._weigh_by())
+        if self.dependence:
+            self.dependence.end_at([summed])
+        parts = tf.split(summed, [_size(each) for each in tensors])
+        return [
+            part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
+
+    def sum_gradient(self, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns the gradient by this replica's addend of a sum; zeros where it has no examples.
+
+        Args:
+            gradient: That of the sum, as this replica knows it.
+        """
+        add_up, weigh = collectives.differentiable_sum, self._weigh_by()
+        return self.of_examples(weigh(add_up, gradient) if weigh else add_up(gradient))
+
+    def of_examples(self, values: Any) -> Any:
+        """Returns what this replica computes of its examples: zeros where it has none."""
+        if not self.may_be_empty:
+            return values
+        return tf.where(self.num_examples > 0, values, tf.zeros_like(values))
+
+    def _weigh_by(self) -> Callable | None:
+        return None if self.weighs_loss else self._weigh_gradient
+
+    def _weigh_gradient(self, add_up: Callable, gradient: tf.Tensor) -> tf.Tensor:
+        """Adds up gradients of losses that are weighed later, with the gradient of the weights."""
+        share = tf.cast(self.share, gradient.dtype)
+        return tf.math.divide_no_nan(add_up(gradient * share), share)
+
+    def weigh_gradient(self, values: tf.Tensor, factor: int) -> tf.Tensor:
+        """Returns a gradient of this replica as it counts in the sum over all.
+
+        Args:
+            values: Of a loss that is not weighed.
+            factor: What this loss was divided by.
+        """
+        # What a replica without examples computes counts for nothing, NaN included.
+        multiply = tf.math.multiply_no_nan if self.may_be_empty else tf.multiply
+        return multiply(values, tf.cast(self.share * factor, values.dtype))
+
+    def anew(self) -> "Peer":
+        """Returns this replica for gradients that nobody has weighed, and that travel alone."""
+        return dataclasses.replace(self, weighs_loss=False, extra_sums={})
+
+    def adds_up(self) -> bool:
+        return True
+
+
+class WholeCopy(Peer):
+    """A replica with all examples, as each of the others has; the first one's gradient counts."""
+
+
+class Divided(Peer):
+    """A replica with some of the examples, which others do not have."""
+
+    def unweigh(self, value: Any) -> Any:
+        return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
+
+    def total(self, value: tf.Tensor) -> tf.Tensor:
+        return self.sum([value])[0]
+
+    def counts(self) -> Any:
+        return self.num_examples > 0
+
+    def draws_for_all(self, is_one_number: Callable[[], bool]) -> bool:
+        return self.trial is None and self.draws_alone and is_one_number()
+
+    def note_draw(self, drawn: Any) -> None:
+        if self.dependence is not None:
+            self.dependence.end_at(drawn)
+
+    def sum_of_parts(self, part: tf.Tensor) -> tf.Tensor:
+        """Returns the sum of every replica's part, with the gradient that `share` makes whole."""
+        total = tf.stop_gradient(self.total(part))
+        part = self.unweigh(part)
+        whole = part + tf.stop_gradient(total - part)
+        if self.dependence:
+            self.dependence.end_at([whole])
+        return whole
+
+    def note_sum(self, summed: Any) -> None:
+        """Notes what an `all_reduce` of the program's own has given."""
+        if self.dependence:
+            self.dependence.end_at(summed)
+
+
+class Part(Divided):
+    """A replica with its part of the global batch, of which the losses count by its share."""
+
+    def needs_divisors(self) -> bool:
+        return True
+
+    def mean_of_batch(self, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
+        if divisor.total is None:
+            return self.unweigh(loss)
+        if divisor.weights is None:
+            return loss
+        fraction = tf.math.divide_no_nan(divisor.local, divisor.total)
+        return loss * tf.cast(self.unweigh(fraction), loss.dtype)
+
+    def sum_of_numbers(self, loss: tf.Tensor) -> tf.Tensor:
+        if self.weighs_loss:
+            return loss
+        # Its gradient is weighed later, by the share of this replica.
+        addend = self.unweigh(self.weigh(loss))
+        return addend + tf.stop_gradient(loss - addend)
+
+    def weight_of_mean(self) -> Any:
+        return self.share
+
+    def as_one_device(self) -> OneDevice:
+        """Returns what stands for one device where this replica has been shown all examples."""
+        known: dict[str, Any] = {
+            each.name: getattr(self, each.name) for each in dataclasses.fields(self)
+        }
+        known.update(replica_id=0, share=1.0, may_be_empty=False)
+        return OneDevice(**known | {"num_examples": self.global_num_examples})
+
+
+class OfCustomLoop(Divided):
+    """A replica in a loop of the program's own, whose loss is divided by what all examples have."""
 
     @classmethod
-    def of_loop(cls, **arguments) -> "Replica":
-        """Returns that of a replica in a loop of the user's own: each counts as it is."""
-        return cls(
-            num_examples=1,
-            global_num_examples=1,
-            share=1.0,
-            has_whole_batch=False,
-            is_alone=False,
-            may_be_empty=False,
-            weighs_loss=True,
-            is_of_loop=True,
-            **arguments,
-        )
+    def made(cls, **arguments: Any) -> "OfCustomLoop":
+        """Returns one that counts as it is, with what else a `Replica` has."""
+        return cls(num_examples=1, global_num_examples=1, share=1.0, weighs_loss=True, **arguments)
+
+    def note_sum(self, summed: Any) -> None:
+        super().note_sum(summed)
+        for each in tf.nest.flatten(summed):
+            self.whole_gradients.add(each, each)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Divisor:
-    """What the loss of a global batch is divided by.
-
-    Attributes:
-        name: What it is, in words.
-        total: Scalar over all replicas; None for a sum, which is divided by nothing.
-        weights: The mask or weights of this replica that `total` is the sum of, or None.
-    """
-
-    name: str
-    total: Any
-    weights: Any = None
+# Those of our own steps, which weigh examples by the shares of replicas.
+OF_STEP = (OneDevice, WholeCopy, Part)
 
 
 def current() -> Replica | None:
-    """Returns the step that this thread traces, or None outside the steps of our strategies."""
+    """Returns the replica that this thread traces, or None outside the steps of our strategies."""
     return memory.THREAD.replica
 
 
-def with_shares() -> Replica | None:
-    """Returns the step of this thread; None also in a loop of the user's own, which weighs."""
-    step = current()
-    return None if step is None or step.is_of_loop else step
+def divided() -> Divided | None:
+    """Returns that of this thread where it has some of the examples alone, else None."""
+    replica = current()
+    return replica if isinstance(replica, Divided) else None
 
 
 def sees_one_replica() -> bool:
@@ -277,114 +381,66 @@ def sees_one_replica() -> bool:
     A loss that is divided by the number of replicas, or that gathers their examples, is then what
     it is on one device.
     """
-    step = current()
-    return step is not None and step.has_whole_batch
+    return isinstance(current(), OneDevice | WholeCopy)
 
 
-def global_num_examples():
+def global_num_examples() -> Any:
     """Returns the examples of the global batch: int32 scalar; 0 outside a step."""
-    step = current()
-    return step.global_num_examples if step else 0
+    replica = current()
+    return replica.global_num_examples if replica else 0
 
 
 def losses() -> dict:
     """Returns the losses that the step of this thread has tracked so far."""
-    step = current()
-    return dict(step.losses.means) if step else {}
+    replica = current()
+    return dict(replica.losses.means) if replica else {}
 
 
 def divisors() -> list[Divisor]:
     """Returns the different divisors of the losses that the step of this thread has computed."""
-    step = current()
-    found = step.losses.divisors if step else []
+    replica = current()
+    found = replica.losses.divisors if replica else []
     return list({(each.name, id(each.weights)): each for each in found}.values())
 
 
-def num_updates():
+def num_updates() -> Any:
     """Returns the updates so far of the optimizer that updates now: int scalar, traced."""
-    step = current()
-    assert step is not None
-    return tf.convert_to_tensor(step.updates.optimizers[-1].iterations)
+    replica = current()
+    assert replica is not None
+    return tf.convert_to_tensor(replica.updates.optimizers[-1].iterations)
 
 
 def is_first_update() -> bool:
     """Whether no other update comes before this one in the step of this thread."""
-    step = current()
-    return step is not None and len(step.updates.optimizers) == 1
+    replica = current()
+    return replica is not None and len(replica.updates.optimizers) == 1
 
 
-def discard_if(*reasons) -> None:
+def is_local_update() -> bool:
+    """Whether this thread holds aggregated gradients and updates its own copy of the variables."""
+    replica = current()
+    return replica is not None and replica.updates.are_local
+
+
+def discard_if(*reasons: tf.Tensor) -> None:
     """Lets the step of this thread leave nothing behind where one of these bool scalars is true."""
-    step = current()
-    if step is not None:
-        step.states.discards.extend(reasons)
+    replica = current()
+    if replica is not None:
+        replica.states.discards.extend(reasons)
 
 
 def take_discards() -> list:
     """Returns what `discard_if` was told in the step of this thread, and forgets it."""
-    step = current()
-    if step is None:
+    replica = current()
+    if replica is None:
         return []
-    taken = list(step.states.discards)
-    step.states.discards.clear()
+    taken = list(replica.states.discards)
+    replica.states.discards.clear()
     return taken
 
 
-def sum_over_replicas(tensors: list) -> list:
-    """Returns tensors summed over the replicas that have examples; differentiable.
-
-    Args:
-        tensors: Of one dtype; they travel in one message.
-    """
-    step = current()
-    flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
-    if step and step.may_be_empty:
-        flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
-    summed = collectives.differentiable_sum(flat, _weigh_by(step))
-    if step and step.dependence:
-        step.dependence.end_at([summed])
-    parts = tf.split(summed, [_size(each) for each in tensors])
-    return [
-        part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
-        for part, tensor in zip(parts, tensors, strict=True)
-    ]
-
-
-def sum_gradient_over_replicas(gradient):
-    """Returns the gradient by this replica's addend of a sum; zeros where it has no examples.
-
-    Args:
-        gradient: That of the sum, as this replica knows it.
-    """
-    step, add_up = current(), collectives.differentiable_sum
-    weigh = _weigh_by(step)
-    gradient = weigh(add_up, gradient) if weigh else add_up(gradient)
-    if step and step.may_be_empty:
-        gradient = tf.where(step.num_examples > 0, gradient, tf.zeros_like(gradient))
-    return gradient
-
-
-def _weigh_by(step):
-    return None if step is None or step.weighs_loss else functools.partial(_weigh, step)
-
-
-def _weigh(step, add_up, gradient):
-    """Adds up gradients of losses that are weighed later, with the gradient of the weights."""
-    share = tf.cast(step.share, gradient.dtype)
-    return tf.math.divide_no_nan(add_up(gradient * share), share)
-
-
-def _flat(tensor):
-    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
-
-
-def _size(tensor):
-    # A number that is known costs no operation, here and in the gradient.
-    return tf.size(tensor) if tensor.shape.num_elements() is None else tensor.shape.num_elements()
-
-
 @contextlib.contextmanager
-def entered(replica: Replica) -> Generator[None]:
+def entered(replica: Replica | None) -> Generator[None]:
     """Makes `replica` the `current()` one of this thread."""
     outer, memory.THREAD.replica = current(), replica
     try:
@@ -395,7 +451,14 @@ def entered(replica: Replica) -> Generator[None]:
 
 def apart() -> contextlib.AbstractContextManager:
     """Returns a context of a graph that is not that of the step: replicas do not meet there."""
-    step = current()
-    return (
-        contextlib.nullcontext() if step is None else entered(dataclasses.replace(step, graph=None))
-    )
+    replica = current()
+    return entered(replica and replica.apart())
+
+
+def _flat(tensor: tf.Tensor) -> tf.Tensor:
+    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
+
+
+def _size(tensor: tf.Tensor) -> Any:
+    # A number that is known costs no operation, here and in the gradient.
+    return tf.size(tensor) if tensor.shape.num_elements() is None else tensor.shape.num_elements()

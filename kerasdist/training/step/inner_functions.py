@@ -8,26 +8,24 @@ operation, notes where it is.
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from kerasdist.training.replica import replicas
+from kerasdist.training.replica.replicas import Part, Peer
 from kerasdist.training.step import replica_run
 
 _LIBRARIES = ("keras", "tensorflow", "kerasdist")
 
 
-def call(original: Callable, function: Any, *args: Any, **kwargs: Any):
+def call(replica: Peer, original: Callable, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Stands before the call of a `tf.function`."""
-    step = replicas.current()
-    if step is None or step.is_alone or (step.weighs_loss and not step.is_of_loop):
+    if replica.weighs_loss and isinstance(replica, Part):
         return original(function, *args, **kwargs)
-    if tf.compat.v1.get_default_graph() is step.graph and (inlined := _inlined(function)):
+    if replica.is_in_step_graph() and (inlined := _inlined(function)):
         return inlined(*args, **kwargs)
     with replicas.apart():
         return original(function, *args, **kwargs)
 
 
-def _inlined(function: Any):
+def _inlined(function: Any) -> Callable | None:
     """Returns the Python of a function of the user's own; None where there is none to be had."""
     module = getattr(function.python_function, "__module__", None) or ""
     if module.partition(".")[0] in _LIBRARIES or function.input_signature:

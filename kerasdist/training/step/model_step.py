@@ -6,15 +6,16 @@ keeps what came of it until somebody reads the logs.
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
-from kerasdist.training.data import data_checks
+from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.first_axes import FirstAxes
 from kerasdist.training.gradients import own_apply
 from kerasdist.training.hooks import update_callback
@@ -66,7 +67,7 @@ class ModelStep:
 
     def __init__(
         self,
-        model,
+        model: keras.Model,
         step: Callable,
         *,
         returns_metrics: bool,
@@ -92,19 +93,17 @@ class ModelStep:
         self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
-        self.is_unobserved = False
-        self._num_traces_again = 0
+        self.is_unobserved, self._num_traces_again = False, 0
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
-        self.first_axes = FirstAxes(is_of_original_step=custom_parts.is_original_step(step))
-        self._is_stock = custom_parts.is_original_step(step)
+        self._is_original = custom_parts.is_original_step(step)
+        self.first_axes = FirstAxes(is_of_original_step=self._is_original)
         self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
-        self._take_own: Any = None
-        if not self._is_stock or custom_parts.has_custom_parts(model):
-            self._take_own = functools.partial(own_attributes.Snapshot, model)
+        has_custom = not self._is_original or custom_parts.has_custom_parts(model)
+        self._take_own = functools.partial(own_attributes.Snapshot, model) if has_custom else None
         _warn_of_xla(model)
 
     def restart(self) -> None:
@@ -119,7 +118,7 @@ class ModelStep:
             self._before_first()
             self._before_first = None
 
-    def look_at(self, batch, *, is_first, num_parts: int = 1) -> list:
+    def look_at(self, batch: Any, *, is_first: Any, num_parts: int = 1) -> list:
         """Looks for what is wrong with the first batch; returns checks for `run`.
 
         Args:
@@ -130,13 +129,13 @@ class ModelStep:
         noted = data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
         return [*noted, *self.first_axes.note(batch, num_parts, is_first=is_first)]
 
-    def see(self, batch) -> str | None:
+    def see(self, batch: Any) -> str | None:
         """Looks at a first batch that is there before the step is traced, which may fail.
 
         Returns:
             What `FirstAxes.describe` does; None for a step of the user's own.
         """
-        if not self._is_stock:
+        if not self._is_original:
             return None
         self.first_axes.see(batch, self._strategy.num_replicas_in_sync)
         return self.first_axes.describe()
@@ -152,7 +151,15 @@ class ModelStep:
             num_replicas = self._strategy.num_replicas_in_sync
             batch_statistics.warn_if_unsynchronized(self._model, num_replicas)
 
-    def run(self, batch, shares, *, checks, extra_sums=(), counter=None) -> replica_run.GlobalStep:
+    def run(
+        self,
+        batch: Any,
+        shares: batches.Shares,
+        *,
+        checks: Sequence,
+        extra_sums: Sequence = (),
+        counter: Any = None,
+    ) -> replica_run.GlobalStep:
         """Traces a step.
 
         Args:
@@ -193,7 +200,9 @@ class ModelStep:
         return result
 
     @contextlib.contextmanager
-    def _traced_again_if_made(self, states, shares) -> Generator[None]:
+    def _traced_again_if_made(
+        self, states: replica_run.States, shares: batches.Shares
+    ) -> Generator[None]:
         if tf.executing_eagerly():
             yield
             return
@@ -239,7 +248,7 @@ class ModelStep:
             others=batch_statistics.other_states(self._model),
         )
 
-    def _observe(self, losses, result):
+    def _observe(self, losses: Any, result: Any):
         if not self._observes_losses():
             return
         part = mean_over_examples(losses, result.shares)
@@ -259,7 +268,7 @@ class ModelStep:
         else:
             tf.cond(result.is_discarded, lambda: None, observe)
 
-    def _step_with_losses(self, data):
+    def _step_with_losses(self, data: Any):
         """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
         logs = self.step(data)
         if self._returns_metrics:
@@ -270,17 +279,17 @@ class ModelStep:
     def _observes_losses(self) -> bool:
         return self._adds_losses or bool(self._observers)
 
-    def _compiled(self, function):
+    def _compiled(self, function: Callable):
         if not traits.is_compiled_by_xla(self._model):
             return function
 
-        def traced(data):
+        def traced(data: Any):
             outputs = function(data)
             return outputs, replicas.take_discards()
 
         compiled = graph_function(traced, jit_compile=True)
 
-        def run(data):
+        def run(data: Any):
             # What belongs to its graph cannot be used outside but as its output.
             outputs, discards = compiled(data)
             replicas.discard_if(*discards)
@@ -289,7 +298,7 @@ class ModelStep:
         return run
 
 
-def _warn_of_xla(model):
+def _warn_of_xla(model: keras.Model):
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     if model.jit_compile and traits.has_remote_variables(strategy):

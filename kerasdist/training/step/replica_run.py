@@ -27,9 +27,14 @@ from kerasdist.training.replica.dependence import Dependence
 from kerasdist.training.replica.eager_operations import EagerOperations
 from kerasdist.training.replica.first_answers import FirstAnswers
 from kerasdist.training.replica.replicas import (
+    Divided,
+    OfCustomLoop,
+    OneDevice,
+    Part,
     Replica,
     StepOptions,
-    current,
+    WholeCopy,
+    divided,
     entered,
     sees_one_replica,
 )
@@ -53,7 +58,7 @@ class States:
     def __len__(self):
         return len(self.of_examples) + len(self.others)
 
-    def on_replicas(self, strategy) -> list["States"]:
+    def on_replicas(self, strategy: tf.distribute.Strategy) -> list["States"]:
         """Returns for each replica of this worker its copies of them."""
         of_examples, others = (
             [strategy.experimental_local_results(state) for state in group]
@@ -95,15 +100,69 @@ class OwnConditionError(RuntimeError):
     """A step updates the weights under a condition that each replica computes from its examples."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """Where a replica is.
+
+    Attributes:
+        replica_id: Its position among all replicas.
+        position: The same among those of this worker.
+        keras_state: What Keras keeps for the thread of the program.
+    """
+
+    replica_id: int
+    position: int
+    keras_state: dict
+
+    def answers(self, told: list) -> FirstAnswers:
+        """Returns what the first replica of this worker tells the others by a list."""
+        return FirstAnswers(told, is_first=self.position == 0)
+
+
+def on_each(
+    strategy: tf.distribute.Strategy,
+    make_replica: Callable,
+    function: Callable,
+    *,
+    go_back: Callable[[], None] | None = None,
+    start: Callable | None = None,
+) -> Any:
+    """Runs a function on each replica: in steps that count, in trials, in loops of a program's own.
+
+    Args:
+        strategy: One of our strategies.
+        make_replica: Called as make_replica(seat, ...); makes what is `current()` meanwhile.
+        function: Called as function(replica, position, ...) in replica context. Both get what
+            `start` calls its argument with.
+        go_back: Is called before each replica of this worker but the first.
+        start: Runs what it is given on the replicas; as `peers.on_replicas` does where it is None.
+    """
+    first, *_ = peers.local_replicas(strategy)
+    keras_state = keras_threads.thread_state()
+
+    def on_replica(*args: Any, **kwargs: Any) -> Any:
+        keras_threads.inherit(keras_state)
+        replica_id = peers.replica_id()
+        seat = Seat(replica_id=replica_id, position=replica_id - first, keras_state=keras_state)
+        if go_back is not None and seat.position > 0:
+            go_back()
+        replica = make_replica(seat, *args, **kwargs)
+        with entered(replica):
+            outputs = function(replica, seat.position, *args, **kwargs)
+        return outputs
+
+    return peers.on_replicas(strategy, on_replica) if start is None else start(on_replica)
+
+
 def run(
-    strategy,
-    step_function,
+    strategy: tf.distribute.Strategy,
+    step_function: Callable,
     shares: batches.Shares,
     *,
     options: StepOptions = _DEFAULTS,
-    checks=(),
-    extra_sums=(),
-    states=States(),
+    checks: Sequence = (),
+    extra_sums: Sequence = (),
+    states: States = States(),
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -118,74 +177,84 @@ def run(
         states: The `States` that the step sets.
     """
     first, *_ = peers.local_replicas(strategy)
-    is_alone = strategy.num_replicas_in_sync == 1
+    is_one_device = strategy.num_replicas_in_sync == 1
     fractions = fractions_of(shares, strategy)
-    may_be_empty = shares.may_be_empty and not is_alone
-    states = states if may_be_empty or options.may_discard else States()
+    may_leave = (shares.may_be_empty and not is_one_device) or options.may_discard
+    states = states if may_leave else States()
     kept = states.on_replicas(strategy)
-    keras_state = keras_threads.thread_state()
-    seeds: list = []
-    calls: list = []
-    is_looked_at = tf.executing_eagerly() and not is_alone and not shares.are_whole
+    is_looked_at = tf.executing_eagerly() and not is_one_device and not shares.are_whole
     operations = EagerOperations() if is_looked_at else None
-    begins_again = not is_alone and (shares.are_whole or not tf.executing_eagerly())
+    begins_again = not is_one_device and (shares.are_whole or not tf.executing_eagerly())
     go_back = _way_back(options.take_own) if begins_again else None
-    step_of_replica = functools.partial(
-        Replica,
-        global_num_examples=shares.total,
-        has_whole_batch=is_alone or shares.are_whole,
-        is_alone=is_alone,
-        may_be_empty=shares.may_be_empty,
-        weighs_loss=options.weighs_loss and not shares.are_whole,
-        keras_state=keras_state,
-        options=options,
-        draws_alone=peers.count(strategy) == 1,
-    )
+    make = _maker(strategy, shares, fractions, options, extra_sums, operations)
 
-    def replica_fn():
-        keras_threads.inherit(keras_state)
-        replica_id = peers.replica_id()
-        position, is_first = replica_id - first, replica_id == first
-        if go_back and not is_first:
-            go_back()
+    def on_replica(replica: Replica, position: int) -> tuple:
         data = shares.data[position]
-        step = step_of_replica(
-            replica_id=0 if shares.are_whole else replica_id,
-            is_first=replica_id == 0,
-            num_examples=shares.counts[position],
-            share=fractions[position],
-            data=data,
-            dependence=Dependence(data, operations),
-            delivery=options.make_delivery(),
-            exchange=functools.partial(
-                *(exchange, options.take_own),
-                options.times.of_exchange if options.times and is_first else operator.call,
-            ),
-            extra_sums={
-                name: value if is_first else tf.zeros_like(value) for name, value in extra_sums
-            },
-            seeds=FirstAnswers(seeds, is_first=is_first),
-            calls=FirstAnswers(calls, is_first=is_first),
-        )
-        with entered(step), after(data, checks), _put_back(states, kept[position], step):
+        with after(data, checks), _put_back(states, kept[position], replica):
             outputs = step_function(data)
-        _check_applied(step)
-        return outputs, step.sums, _is_discarded(step)
+        _check_applied(replica)
+        return outputs, replica.sums, _is_discarded(replica)
 
     seed_of = 0 if shares.are_whole else first
     with _around_replicas(strategy, seed_of, operations), shared_calls.made_once(strategy):
-        replicas = strategy.experimental_local_results(peers.on_replicas(strategy, replica_fn))
+        results = on_each(strategy, make, on_replica, go_back=go_back)
+    results = strategy.experimental_local_results(results)
     return GlobalStep(
-        outputs=tuple(outputs for outputs, *_ in replicas),
+        outputs=tuple(outputs for outputs, *_ in results),
         shares=_weights_of_logs(shares, fractions, strategy),
         num_examples=shares.total,
-        sums=replicas[0][1],
-        is_discarded=replicas[0][2],
+        sums=results[0][1],
+        is_discarded=results[0][2],
     )
 
 
-def run_own(strategy, original, function, args, kwargs):
-    """Runs on every replica what a loop of the user's own gives to `strategy.run`.
+def _maker(
+    strategy: tf.distribute.Strategy,
+    shares: batches.Shares,
+    fractions: list,
+    options: StepOptions,
+    extra_sums: Sequence,
+    operations: EagerOperations | None,
+) -> Callable[[Seat], Replica]:
+    is_one_device = strategy.num_replicas_in_sync == 1
+    kind = OneDevice if is_one_device else WholeCopy if shares.are_whole else Part
+    seeds: list = []
+    calls: list = []
+
+    def make(seat: Seat) -> Replica:
+        is_first = seat.position == 0
+        data = shares.data[seat.position]
+        is_timed = options.times is not None and is_first
+        send = options.times.of_exchange if is_timed else operator.call
+        return kind(
+            replica_id=0 if shares.are_whole else seat.replica_id,
+            is_first=seat.replica_id == 0,
+            num_examples=shares.counts[seat.position],
+            global_num_examples=shares.total,
+            share=fractions[seat.position],
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=options.weighs_loss and not shares.are_whole,
+            keras_state=seat.keras_state,
+            options=options,
+            data=data,
+            dependence=Dependence(data, operations),
+            delivery=options.make_delivery(),
+            exchange=functools.partial(exchange, options.take_own, send),
+            extra_sums={
+                name: value if is_first else tf.zeros_like(value) for name, value in extra_sums
+            },
+            seeds=seat.answers(seeds),
+            calls=seat.answers(calls),
+            draws_alone=peers.count(strategy) == 1,
+        )
+
+    return make
+
+
+def run_custom_loop(
+    strategy: tf.distribute.Strategy, original: Callable, function: Callable, args: Any, kwargs: Any
+) -> Any:
+    """Runs on every replica what a loop of the program's own gives to `strategy.run`.
 
     Args:
         strategy: One of our strategies.
@@ -197,36 +266,37 @@ def run_own(strategy, original, function, args, kwargs):
     if strategy.num_replicas_in_sync == 1:
         return original(function, args, kwargs)
     first, *_ = peers.local_replicas(strategy)
-    keras_state = keras_threads.thread_state()
     operations = EagerOperations() if tf.executing_eagerly() else None
-    go_back = _way_back(None)
+    go_back = None if operations else _way_back(None)
     seeds: list = []
 
-    def replica_fn(*args, **kwargs):
-        keras_threads.inherit(keras_state)
-        replica_id = peers.replica_id()
-        if operations is None and replica_id != first:
-            go_back()
-        step = Replica.of_loop(
-            replica_id=replica_id,
-            keras_state=keras_state,
+    def make(seat: Seat, *args: Any, **kwargs: Any) -> Replica:
+        return OfCustomLoop.made(
+            replica_id=seat.replica_id,
+            keras_state=seat.keras_state,
             dependence=Dependence((args, kwargs), operations),
-            seeds=FirstAnswers(seeds, is_first=replica_id == first),
+            seeds=seat.answers(seeds),
         )
-        with entered(step):
-            outputs = function(*args, **kwargs)
-        _check_applied(step)
+
+    def on_replica(replica: Replica, _: int, *args: Any, **kwargs: Any) -> Any:
+        outputs = function(*args, **kwargs)
+        _check_applied(replica)
         return outputs
 
-    with (
-        loss_scale.traced_again_if_late(),
-        _around_replicas(strategy, first, operations),
-    ):
-        return original(replica_fn, args, kwargs)
+    with loss_scale.traced_again_if_late(), _around_replicas(strategy, first, operations):
+        return on_each(
+            strategy,
+            make,
+            on_replica,
+            go_back=go_back,
+            start=lambda on_replica: original(on_replica, args, kwargs),
+        )
 
 
 @contextlib.contextmanager
-def _around_replicas(strategy, first_replica: int, operations) -> Generator[None]:
+def _around_replicas(
+    strategy: tf.distribute.Strategy, first_replica: int, operations: EagerOperations | None
+) -> Generator[None]:
     """Is entered around a step of replicas.
 
     Args:
@@ -234,11 +304,11 @@ def _around_replicas(strategy, first_replica: int, operations) -> Generator[None
         first_replica: See `randomness.graph_seed_of_worker`.
         operations: The `EagerOperations` that look at them, or None.
     """
-    is_alone = strategy.num_replicas_in_sync == 1
+    is_one_device = strategy.num_replicas_in_sync == 1
     with (
         variable_creation.made_at_once(strategy),
         contextlib.nullcontext()
-        if is_alone
+        if is_one_device
         else strategy_adapter.one_replica_seen(sees_one_replica, all_reduce=_all_reduce),
         randomness.graph_seed_of_worker(first_replica),
         operations.watched() if operations else contextlib.nullcontext(),
@@ -246,28 +316,21 @@ def _around_replicas(strategy, first_replica: int, operations) -> Generator[None
         yield
 
 
-def _all_reduce(original, reduce_op, value):
+def _all_reduce(original: Callable, reduce_op: Any, value: Any) -> Any:
     """Stands before an `all_reduce` of the program's own: the same on all replicas afterwards."""
-    step = current()
-    if step is None or step.has_whole_batch:
+    replica = divided()
+    if replica is None:
         return original(value)
     is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM", "sum")
-    if is_sum and step.may_be_empty and step.dependence and step.dependence.is_in(value):
+    if is_sum and replica.may_be_empty and replica.dependence and replica.dependence.is_in(value):
         # What a replica computes of an example that does not count is no part of a sum.
-        def counted(values):
-            return tf.where(step.num_examples > 0, values, tf.zeros_like(values))
-
-        value = tf.nest.map_structure(lambda each: map_values(each, counted), value)
+        value = tf.nest.map_structure(lambda each: map_values(each, replica.of_examples), value)
     result = original(value)
-    if step.dependence:
-        step.dependence.end_at(result)
-    if step.is_of_loop:
-        for each in tf.nest.flatten(result):
-            step.whole_gradients.add(each, each)
+    replica.note_sum(result)
     return result
 
 
-def with_repeated(texts: list[str], strategy) -> list[str]:
+def with_repeated(texts: list[str], strategy: tf.distribute.Strategy) -> list[str]:
     """Returns what was found of a step, and with the last of it that replicas have whole batches.
 
     Nothing where nothing is news: the model's user has been told before.
@@ -295,7 +358,7 @@ def _way_back(take_own: Callable | None) -> Callable[[], None]:
     return go_back
 
 
-def exchange(take_own: Callable | None, send: Callable, sum_up: Callable, tensors) -> list:
+def exchange(take_own: Callable | None, send: Callable, sum_up: Callable, tensors: list) -> list:
     """Returns tensors summed up over the replicas, which leaves a model's own as it is here.
 
     Args:
@@ -311,7 +374,7 @@ def exchange(take_own: Callable | None, send: Callable, sum_up: Callable, tensor
     return result
 
 
-def inlined(step_function, strategy):
+def inlined(step_function: Any, strategy: tf.distribute.Strategy) -> Any:
     """Returns a step that is a `tf.function` as the Python of it: replicas cannot meet inside one.
 
     With parameter servers it would keep what it was first traced with, such as a worker's own
@@ -325,7 +388,7 @@ def inlined(step_function, strategy):
     return step_function if is_one_device else as_python(step_function)
 
 
-def as_python(step_function):
+def as_python(step_function: Any) -> Any:
     """Returns what a `tf.function` was made of, to be traced with what is around it."""
     if not isinstance(step_function, tf.types.experimental.PolymorphicFunction):
         return step_function
@@ -334,7 +397,7 @@ def as_python(step_function):
     return inlined_step
 
 
-def after(data, checks=()):
+def after(data: Any, checks: Sequence = ()) -> contextlib.AbstractContextManager:
     """Keeps what is traced inside from running before `data` and `checks` are there.
 
     TensorFlow runs whatever does not need the batch at once: at the end of the data a step without
@@ -346,19 +409,19 @@ def after(data, checks=()):
 
 
 @contextlib.contextmanager
-def _put_back(states: States, copies: States, step: Replica) -> Generator[None]:
+def _put_back(states: States, copies: States, replica: Replica) -> Generator[None]:
     """Lets what is traced inside leave states as they are where the step counts for nothing.
 
     Args:
         states: The states.
         copies: Those of this replica, in the same order.
-        step: The step that is traced.
+        replica: This replica.
     """
     of_examples, others = copies.of_examples, copies.others
     before = {id(state): state.read_value() for state in (*of_examples, *others)}
     yield
 
-    def put_back_if(reason, touched, values):
+    def put_back_if(reason: tf.Tensor, touched: list, values: dict) -> None:
         def put_back():
             for state in touched:
                 state.assign(values[id(state)])
@@ -366,27 +429,27 @@ def _put_back(states: States, copies: States, step: Replica) -> Generator[None]:
         if touched:
             rare_cond(reason, put_back)
 
-    if step.states.discards:
-        put_back_if(tf.reduce_any(step.states.discards), [*of_examples, *others], before)
-    if step.may_be_empty and not step.has_whole_batch:
-        is_empty = tf.equal(step.num_examples, 0)
+    if replica.states.discards:
+        put_back_if(tf.reduce_any(replica.states.discards), [*of_examples, *others], before)
+    if replica.may_be_empty and isinstance(replica, Divided):
+        is_empty = tf.equal(replica.num_examples, 0)
         own = aggregated_states.without_aggregated(others)
         resets = {
-            id(copy): step.states.resets[id(state)]
+            id(copy): replica.states.resets[id(state)]
             for state, copy in zip(states.of_examples, of_examples, strict=True)
-            if id(state) in step.states.resets
+            if id(state) in replica.states.resets
         }
-        touched = [*of_examples, *step.dependence.among(own)]
+        touched = [*of_examples, *replica.dependence.among(own)]
         put_back_if(is_empty, touched, before | resets)
 
 
-def _check_applied(step: Replica):
-    if not step.has_whole_batch and not tf.executing_eagerly():
-        _check_conditions(step)
+def _check_applied(replica: Replica) -> None:
+    if isinstance(replica, Divided) and not tf.executing_eagerly():
+        _check_conditions(replica)
     # A LossScaleOptimizer that is called may leave out the update.
-    if not step.options.callbacks or step.updates.graphs:
+    if not replica.options.callbacks or replica.updates.graphs:
         return
-    callback, *_ = step.options.callbacks
+    callback, *_ = replica.options.callbacks
     model = callback.model
     # Keras' own step does not call it if there is nothing to train, and warns.
     if model is None or model.trainable_variables:
@@ -397,9 +460,9 @@ def _check_applied(step: Replica):
         )
 
 
-def _check_conditions(step: Replica) -> None:
-    graphs = unique(step.updates.graphs)
-    if any(step.dependence.has_own_condition(graph, step.graph) for graph in graphs):
+def _check_conditions(replica: Divided) -> None:
+    graphs = unique(replica.updates.graphs)
+    if any(replica.dependence.has_own_condition(graph, replica.graph) for graph in graphs):
         raise OwnConditionError(
             "A train_step calls `optimizer.apply` under a condition that each replica computes "
             "from its own examples, so that some would update their weights and others not. "
@@ -408,11 +471,11 @@ def _check_conditions(step: Replica) -> None:
         )
 
 
-def _is_discarded(step: Replica):
-    return tf.reduce_any(step.states.discards) if step.states.discards else None
+def _is_discarded(replica: Replica) -> Any:
+    return tf.reduce_any(replica.states.discards) if replica.states.discards else None
 
 
-def fractions_of(shares: batches.Shares, strategy) -> list:
+def fractions_of(shares: batches.Shares, strategy: tf.distribute.Strategy) -> list:
     """Returns the share of each replica of this worker in the global batch."""
     if strategy.num_replicas_in_sync == 1:
         return [1.0] * len(shares.counts)
@@ -421,12 +484,14 @@ def fractions_of(shares: batches.Shares, strategy) -> list:
     return [_fraction(count, shares.total) for count in shares.counts]
 
 
-def _weights_of_logs(shares: batches.Shares, fractions: list, strategy) -> list:
+def _weights_of_logs(
+    shares: batches.Shares, fractions: list, strategy: tf.distribute.Strategy
+) -> list:
     # Every worker reads its own logs, too.
     return [1 / strategy.num_replicas_in_sync] * len(fractions) if shares.are_whole else fractions
 
 
-def _fraction(count, total):
+def _fraction(count: Any, total: Any) -> Any:
     if isinstance(count, int) and isinstance(total, int):
         return count / total if total else 0.0
     return tf.math.divide_no_nan(tf.cast(count, tf.float32), tf.cast(total, tf.float32))

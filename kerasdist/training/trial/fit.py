@@ -22,7 +22,6 @@ from kerasdist.private import custom_parts, keras_losses
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.losses import global_loss
 from kerasdist.training.replica import own_attributes, replicas
 from kerasdist.training.trial import (
     assignments,
@@ -207,7 +206,7 @@ def _differentiate_loss(model: keras.Model, predictions: Any, data: tuple) -> No
         tape.watch(predictions)
         part = tf.nest.map_structure(lambda each: tf.gather(each, positions), predictions)
         loss = keras_losses.compute_loss(model, x, y, part, sample_weight)
-        loss = global_loss.weigh(loss, replica)  # As `scale_loss` does.
+        loss = replica.weigh(loss)  # As `scale_loss` does.
     leaves = tf.nest.flatten(predictions)
     paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
     gradients = tape.gradient(loss, [*leaves, *variables])

@@ -8,17 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_threads, strategy_adapter, trial_adapter
-from kerasdist.training.context import peers
+from kerasdist.private import strategy_adapter, trial_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import shared_calls
-from kerasdist.training.replica.first_answers import FirstAnswers
+from kerasdist.training.replica.notes import TrialNotes
 from kerasdist.training.replica.replicas import (
+    OneDevice,
+    Part,
     Replica,
-    TrialNotes,
+    WholeCopy,
     apart,
     current,
-    entered,
     sees_one_replica,
 )
 from kerasdist.training.step import replica_run
@@ -46,8 +46,8 @@ class Rehearsed:
 
 
 def rehearse(
-    strategy,
-    step_function,
+    strategy: tf.distribute.Strategy,
+    step_function: Callable,
     shares: batches.Shares,
     *,
     is_whole: bool,
@@ -66,42 +66,12 @@ def rehearse(
         weighs_loss: Whether the step can weigh the loss; see `Replica.weighs_loss`.
         take_own: See `StepOptions`.
     """
-    first, *_ = peers.local_replicas(strategy)
-    fractions = replica_run.fractions_of(shares, strategy)
-    updates: list = [[] for _ in shares.data]
-    own_losses: list = []
-    calls: list = []
-    keras_state = keras_threads.thread_state()
     own = take_own() if take_own else None
+    notes = [TrialNotes() for _ in shares.data]
 
-    def replica_fn():
-        keras_threads.inherit(keras_state)
-        replica_id = peers.replica_id()
-        position = replica_id - first
-        if own is not None and position > 0:
-            own.put_back()
-        count = shares.counts[position]
-        replica: Any = Replica(
-            replica_id=0,  # Of which the random numbers are those of one device.
-            num_examples=count,
-            global_num_examples=shares.total,
-            share=1.0 if is_whole else fractions[position],
-            has_whole_batch=is_whole or shares.are_whole,
-            is_alone=is_whole,
-            may_be_empty=shares.may_be_empty,
-            weighs_loss=weighs_loss and not shares.are_whole,
-            keras_state=keras_state,
-            exchange=functools.partial(replica_run.exchange, take_own, operator.call),
-            trial=TrialNotes(),
-            is_first=replica_id == 0,
-            calls=FirstAnswers(calls, is_first=position == 0),
-        )
+    def on_replica(_: Replica, position: int) -> None:
         start()
-        with entered(replica):
-            step_function(shares.data[position])
-        updates[position].extend(replica.trial.updates)
-        if position == 0:
-            own_losses.extend(replica.trial.own_losses)
+        step_function(shares.data[position])
 
     with (
         trial_adapter.assignments_undone(),
@@ -111,28 +81,63 @@ def rehearse(
         shared_calls.iterators_kept(),
         shared_calls.made_once(strategy),
     ):
-        peers.on_replicas(strategy, replica_fn)
+        replica_run.on_each(
+            strategy,
+            _maker(strategy, shares, notes, is_whole, weighs_loss, take_own),
+            on_replica,
+            go_back=own.put_back if own is not None else None,
+        )
     counted = own.changed() if own is not None else []
     if own is not None:
         own.put_back()
     return Rehearsed(
-        updates=updates,
+        updates=[each.updates for each in notes],
         asks_for_number=bool(questions),
-        own_losses=own_losses,
+        own_losses=notes[0].custom_losses,
         counted=counted,
     )
 
 
-def _keep_sum(original, reduce_op, value):
+def _maker(
+    strategy: tf.distribute.Strategy,
+    shares: batches.Shares,
+    notes: list[TrialNotes],
+    is_whole: bool,
+    weighs_loss: bool,
+    take_own: Callable | None,
+) -> Callable[[replica_run.Seat], Replica]:
+    kind = OneDevice if is_whole else WholeCopy if shares.are_whole else Part
+    fractions = replica_run.fractions_of(shares, strategy)
+    calls: list = []
+
+    def make(seat: replica_run.Seat) -> Replica:
+        return kind(
+            replica_id=0,  # Of which the random numbers are those of one device.
+            num_examples=shares.counts[seat.position],
+            global_num_examples=shares.total,
+            share=1.0 if is_whole else fractions[seat.position],
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=weighs_loss and not shares.are_whole,
+            keras_state=seat.keras_state,
+            exchange=functools.partial(replica_run.exchange, take_own, operator.call),
+            trial=notes[seat.position],
+            is_first=seat.replica_id == 0,
+            calls=seat.answers(calls),
+        )
+
+    return make
+
+
+def _keep_sum(original: Callable, reduce_op: Any, value: Any) -> Any:
     """Stands before an `all_reduce` of the program's own: keeps what it makes of a gradient.
 
     That of the whole batch is no replica's part of it. What the program then clips may be the same
     in this step, and differ in a later one.
     """
     del reduce_op
-    step, result = current(), original(value)
-    if step is not None and step.trial is not None:
+    replica, result = current(), original(value)
+    if replica is not None and replica.trial is not None:
         leaves = zip(tf.nest.flatten(value), tf.nest.flatten(result), strict=True)
-        gradients = [summed for each, summed in leaves if each in step.whole_gradients]
-        step.trial.updates.extend(([CUSTOM_SUM], [each]) for each in gradients)
+        gradients = [summed for each, summed in leaves if each in replica.whole_gradients]
+        replica.trial.updates.extend(([CUSTOM_SUM], [each]) for each in gradients)
     return result

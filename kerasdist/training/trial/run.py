@@ -222,8 +222,8 @@ class _Reading:
 
     def _parts_of_counts(self) -> list[np.ndarray]:
         replica: Any = replicas.current()
-        # Where each has the whole batch, the numbers of the first one are read.
-        counts = float(replica.share if replica.has_whole_batch else replica.share > 0)
+        # Where each has the whole batch, the first one's share is 1, and its numbers are read.
+        counts = float(replica.share > 0)
         added = _counts_of(self._tried.model)
         return [
             counts * each

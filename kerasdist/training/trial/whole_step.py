@@ -30,18 +30,14 @@ def run_whole(model: keras.Model, batch: Any) -> dict:
     def on_replica(data: Any) -> Any:
         keras_threads.inherit(keras_state)
         num_examples = batches.num_examples(data)
-        step = replicas.Replica(
+        replica = replicas.OneDevice(
             replica_id=0,
             num_examples=num_examples,
             global_num_examples=num_examples,
             share=1.0,
-            has_whole_batch=True,
-            is_alone=True,
-            may_be_empty=False,
-            weighs_loss=False,
             keras_state=keras_state,
         )
-        with replicas.entered(step), replica_run.after(data):
+        with replicas.entered(replica), replica_run.after(data):
             return train_step(data)
 
     def run(data: Any) -> Any:

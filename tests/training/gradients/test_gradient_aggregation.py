@@ -58,7 +58,7 @@ def test_what_a_replica_without_examples_computes_does_not_count():
 def test_a_loss_that_is_weighed_gives_the_same_gradient(strategy):
     def step(data, current):
         optimizer, loss = keras.optimizers.SGD(), tf.reduce_mean(data)
-        loss = loss_scale.scale_loss(lambda _, loss: loss, optimizer, loss)
+        loss = loss_scale.scale_loss(current, lambda _, loss: loss, optimizer, loss)
         return aggregate(loss, current)[0]
 
     for mean in run(strategy, step, options=StepOptions(weighs_loss=True)):

@@ -52,7 +52,9 @@ def test_a_step_ends_with_an_error_too():
 @each_strategy
 def test_tensors_are_summed_over_the_replicas_with_examples_and_keep_their_shapes(strategy):
     def step(data):
-        return replicas.sum_over_replicas([tf.reduce_sum(data), tf.ones([2, 1])])
+        now = replicas.current()
+        assert now is not None
+        return now.sum([tf.reduce_sum(data), tf.ones([2, 1])])
 
     result = replica_run.run(strategy, step, shares_of(strategy, size=1))
 
