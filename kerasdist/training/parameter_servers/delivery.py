@@ -57,8 +57,8 @@ class RemoteDelivery:
         self._note: Any = None
         self._is_updating = False  # Since the first update of a weight.
         self._decays: list = []  # Updates before that.
-        self._shared: list = []  # Keras' variables that the update of every weight reads,
-        self._values: list = []  # and what they are before it.
+        # Keras' variables that the update of every weight reads, each with what it is before it.
+        self._numbers: list[tuple[keras.Variable, tf.Tensor]] = []
         self._clipped: list = []  # Keras' variables whose gradients are sent once they are clipped.
         self._updated: list = []  # The weights, each in its parts.
         self._pieces: dict = {}  # By part of a sharded weight, its gradient that has arrived there.
@@ -112,8 +112,8 @@ class RemoteDelivery:
             if self._ledger:
                 with tf.control_dependencies(computed):
                     self._note = tf.identity(note)
-                self._shared = keras_optimizers.numbers_of(optimizer)
-                self._values = [_read_in_place(each.value) for each in self._shared]
+                shared = keras_optimizers.numbers_of(optimizer)
+                self._numbers = [(each, _read_in_place(each.value)) for each in shared]
                 weights = map(variable_adapter.value_of, variables)
                 self._updated = list(itertools.chain(*map(divided_values.parts_of, weights)))
             self._optimizer = optimizer
@@ -173,12 +173,12 @@ class RemoteDelivery:
         kwargs: dict | None = None,
         group: bool = True,
     ) -> Any:
-        """Runs an update of a variable on its parameter server.
+        """Runs an update of a variable on its parameter server; `group` makes no difference.
 
         One without a gradient, which is weight decay, waits for the first that has one: a number
         that is assigned to before is sent with all that a note waits for.
         """
-        run = functools.partial(self._update, variable, function, args, kwargs, group)
+        run = functools.partial(self._update, variable, function, args, kwargs)
         if not args and not self._is_updating:
             self._decays.append(run)
             return None
@@ -192,23 +192,17 @@ class RemoteDelivery:
             decay()
 
     def _update(
-        self,
-        variable: Any,
-        function: Callable,
-        args: Sequence,
-        kwargs: dict | None,
-        group: bool,
+        self, variable: Any, function: Callable, args: Sequence, kwargs: dict | None
     ) -> Any:
         def on_server(part: tf.Variable, *args: Any, **kwargs: Any) -> None:
             device = part.device
             gradients = [self._pieces.get(part.ref(), each) for each in args[:1]]
             settings = [self._at(device, each) for each in args[1:]]
-            with self._noted_on(device, settings), self._numbers_at(device):
-                self._if_due(
-                    device, functools.partial(function, part, *gradients, *settings, **kwargs)
-                )
+            update = functools.partial(function, part, *gradients, *settings, **kwargs)
+            with self._numbers_at(device):
+                self._update_on(device, update, settings)
 
-        return sharded_variables.update(self._optimizer, variable, on_server, args, kwargs, group)
+        return sharded_variables.update(self._optimizer, variable, on_server, args, kwargs)
 
     def add_in_place(self, variable: keras.Variable, value: Any) -> None:
         """Adds to a variable where it lives; that of the updates together with them."""
@@ -218,9 +212,7 @@ class RemoteDelivery:
         if self._note is None or variable is not self._optimizer.iterations:
             add()
             return
-        device = variable.value.device
-        with self._noted_on(device, []):
-            self._if_due(device, add)
+        self._update_on(variable.value.device, add)
 
     def assign_number(
         self, original: Callable, optimizer: _Optimizer, variable: Any, value: Any
@@ -236,10 +228,9 @@ class RemoteDelivery:
         device = variable.value.device
         value = tf.cast(value, variable.dtype)
         self._unshare(variable)
-        self._shared, self._values = [*self._shared, variable], [*self._values, value]
-        with self._noted_on(device, []):
-            assign = functools.partial(original, optimizer, variable, self._at(device, value))
-            self._if_due(device, assign)
+        self._numbers = [*self._numbers, (variable, value)]
+        assign = functools.partial(original, optimizer, variable, self._at(device, value))
+        self._update_on(device, assign)
 
     def change(self, function: Callable, variables: list) -> None:
         """Calls `function(optimizer, [variable])` for each variable, on its parameter server."""
@@ -253,11 +244,13 @@ class RemoteDelivery:
             weight = variable_adapter.value_of(variable)
             self.update(weight, functools.partial(on_server, variable=variable))
 
-    def _if_due(self, device: str, update: Callable) -> None:
-        _update_if(self._is_due[device] if self._is_due else None, update)
+    def _update_on(self, device: str, update: Callable, settings: Sequence = ()) -> None:
+        """Traces an update that is noted on `device`, and is made there if it is due."""
+        with self._noted_on(device, settings):
+            _update_if(self._is_due[device] if self._is_due else None, update)
 
     @contextlib.contextmanager
-    def _noted_on(self, device: str, settings: list) -> Generator[None]:
+    def _noted_on(self, device: str, settings: Sequence) -> Generator[None]:
         """Lets what is traced inside wait until all is there and noted that is needed on `device`.
 
         Nothing is between the note and the updates that could get lost, as a message could with
@@ -271,7 +264,7 @@ class RemoteDelivery:
             there = [
                 *self._arrived.get(device, []),
                 *filter(tf.is_tensor, settings),
-                *(self._at(device, each) for each in self._values),
+                *(self._at(device, value) for _, value in self._numbers),
                 *self._uses_on(device),
             ]
             note = self._notes.get(device)
@@ -291,16 +284,14 @@ class RemoteDelivery:
 
         Until it changes one itself, such as a learning rate that decays with each weight.
         """
-        values = [self._at(device, each) for each in self._values]
-        for variable, value in zip(self._shared, values, strict=True):
+        variables = [variable for variable, _ in self._numbers]
+        values = [self._at(device, value) for _, value in self._numbers]
+        for variable, value in zip(variables, values, strict=True):
             stand_ins.give_way(value, variable, functools.partial(self._unshare, variable))
-        return stand_ins.standing_in(self._shared, values)
+        return stand_ins.standing_in(variables, values)
 
     def _unshare(self, variable: keras.Variable) -> None:
-        kept = [index for index, each in enumerate(self._shared) if each is not variable]
-        # New lists: those that stand in now are put back by the old ones.
-        self._shared = [self._shared[index] for index in kept]
-        self._values = [self._values[index] for index in kept]
+        self._numbers = [pair for pair in self._numbers if pair[0] is not variable]
 
     def _at(self, device: str, tensor: Any) -> Any:
         """Returns a tensor on `device`, where it is sent once."""

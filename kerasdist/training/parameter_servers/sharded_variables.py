@@ -158,7 +158,6 @@ def update(
     function: Callable,
     args: Sequence = (),
     kwargs: dict | None = None,
-    group: bool = True,
 ) -> Any:
     """Runs an optimizer's update of a variable where it lives: for each part by itself.
 
@@ -168,16 +167,12 @@ def update(
         function: Called as function(variable, *args), with the gradient as first argument if any.
         args: Tensors and IndexedSlices; those with a row for each of the variable are divided.
         kwargs: More arguments.
-        group: Unused; the operations run in order in a tf.function.
     """
     if not is_sharded(variable):
         with tf.device(variable.device):
             return function(variable, *args, **(kwargs or {}))
-    slots = [
-        slot
-        for slot in optimizer.variables
-        if getattr(slot.value, "lives_beside", None) is variable
-    ]
+    beside = ((slot, getattr(slot.value, "lives_beside", None)) for slot in optimizer.variables)
+    slots = [slot for slot, weight in beside if weight is variable]
     keras_optimizers.know_parts(optimizer, variable)
     divided = [divided_argument(argument, variable) for argument in args]
     for index, part in enumerate(variable.variables):
@@ -188,22 +183,17 @@ def update(
 
 
 def update_outside(
-    original: Callable,
-    variable: Any,
-    function: Callable,
-    args: Sequence,
-    kwargs: dict | None,
-    group: bool,
+    original: Callable, variable: Any, function: Callable, args: Sequence, *settings: Any
 ) -> Any:
     """Replaces TensorFlow's update outside of a step, which knows no sharded variable."""
     if not is_sharded(variable):
-        return original(variable, function, args, kwargs, group)
+        return original(variable, function, args, *settings)
     values = [
         tf.convert_to_tensor(each) if isinstance(each, keras.Variable) else each for each in args
     ]
     divided = [divided_argument(value, variable) for value in values]
     for index, part in enumerate(variable.variables):
-        original(part, function, tuple(each[index] for each in divided), kwargs, group)
+        original(part, function, tuple(each[index] for each in divided), *settings)
     return None
 
 
@@ -212,9 +202,8 @@ def embed(layer: keras.layers.Embedding, inputs: tf.Tensor) -> tf.Tensor:
     if inputs.dtype not in (tf.int32, tf.int64):
         inputs = tf.cast(inputs, tf.int32)
     parts = parts_of(layer.embeddings.value)
-    rows = (
-        parts[0].sparse_read(inputs) if len(parts) == 1 else tf.nn.embedding_lookup(parts, inputs)
-    )
+    table, *others = parts
+    rows = tf.nn.embedding_lookup(parts, inputs) if others else table.sparse_read(inputs)
     return tf.cast(rows, layer.compute_dtype)
 
 

@@ -33,6 +33,12 @@ from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
+# What the coordinator promises of a call, and the attempt at it.
+_Scheduled = tuple[Any, ledger.CallAttempt]
+# How far a call has come, as `Ledger.close` returns it; None if it has not begun.
+_Done = np.ndarray | None
+# What a batch is of; None for one that `train_on_batch` is given.
+_Data = WorkerDataSource | None
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0
 
@@ -164,8 +170,7 @@ class WorkerStepFunction(TrainFunction):
         call.result = self._schedule(call)
         self._running.append(call)
 
-    def _schedule(self, call: Call) -> tuple[Any, ledger.CallAttempt]:
-        """Returns what the coordinator promises of a call, and its attempt."""
+    def _schedule(self, call: Call) -> _Scheduled:
         source = call.calls.source
         if call.batch is not None:
             return self._schedule_batch(call.batch, call.position, source.data)
@@ -182,22 +187,15 @@ class WorkerStepFunction(TrainFunction):
             self._concrete[run] = _again_while_asked(
                 coordinator_adapter.concrete_function, self._coordinator, run, arguments
             )
-            self._warn_of_repeats(self._concrete[run].graph)
+            if not self._has_looked:
+                self._has_looked = True
+                num_workers = peers.num_workers(self._strategy)
+                randomness.warn_of_repeats(self._concrete[run].graph, num_workers)
         return self._concrete[run]
 
-    def _warn_of_repeats(self, graph: tf.Graph) -> None:
-        if not self._has_looked:
-            self._has_looked = True
-            num_workers = peers.num_workers(self._strategy)
-            randomness.warn_of_repeats(graph, num_workers)
-
     def _schedule_batch(
-        self,
-        batch: Any,
-        position: int,
-        data: WorkerDataSource | None,
-        done: np.ndarray | None = None,
-    ) -> tuple[Any, ledger.CallAttempt]:
+        self, batch: Any, position: int, data: _Data, done: _Done = None
+    ) -> _Scheduled:
         batch = batches.as_tensors(batches.without_optionals(batch))
         run, numbers = self._steps.of_batch(position, done)
         if data is not None:
@@ -206,7 +204,7 @@ class WorkerStepFunction(TrainFunction):
             run = self._traced(run, data, (_spec_of(batch, data.element_spec), *numbers))
         return self._schedule_once(run, (batch, *numbers))
 
-    def _schedule_once(self, run: Callable, arguments: tuple) -> tuple[Any, ledger.CallAttempt]:
+    def _schedule_once(self, run: Callable, arguments: tuple) -> _Scheduled:
         attempt = self._ledger.attempt()
         result = _again_while_asked(
             coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
@@ -252,7 +250,7 @@ class WorkerStepFunction(TrainFunction):
         iterators = source.iterators(self._steps.progress)
         num_steps = tf.constant(call.num_steps, tf.int64)
 
-        def schedule(done: np.ndarray) -> tuple[Any, ledger.CallAttempt]:
+        def schedule(done: _Done) -> _Scheduled:
             arguments = iterators, num_steps, tf.constant(done)
             return self._schedule_once(self._steps.next_again, arguments)
 
@@ -267,22 +265,13 @@ class WorkerStepFunction(TrainFunction):
         return num_taken
 
     def _run_batch(
-        self,
-        batch: Any,
-        position: int = 0,
-        data: WorkerDataSource | None = None,
-        done: np.ndarray | None = None,
+        self, batch: Any, position: int = 0, data: _Data = None, done: _Done = None
     ) -> None:
         """Runs the step of a batch, or what is missing of it, and waits for it."""
         self._until_done(done, lambda done: self._schedule_batch(batch, position, data, done))
 
-    def _until_done(self, done: np.ndarray | None, schedule: Callable) -> None:
-        """Schedules a call until its worker is not lost.
-
-        Args:
-            done: How far it has come before, of `Ledger.close`; None if it has not begun.
-            schedule: Called as schedule(done).
-        """
+    def _until_done(self, done: _Done, schedule: Callable[[_Done], _Scheduled]) -> None:
+        """Schedules a call, by `schedule(done)`, until its worker is not lost."""
         while done is None or (done < ledger.ALL).any():
             result, attempt = schedule(done)
             self._watch.fetch_once(result, attempt)

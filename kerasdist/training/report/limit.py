@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from kerasdist.training.report.rate_meter import Rate
 from kerasdist.training.report.worker_share import WorkerShare
 
@@ -61,29 +63,15 @@ class Limit:
         """Returns what `limit_of` says; None if there was no step, or nothing is known."""
         if not self._rates:
             return None
-        secs = sum(rate.secs for rate in self._rates)
-        num_steps = sum(rate.num_steps for rate in self._rates)
-        workers = [
-            WorkerShare(
-                parts[0].name,
-                *(
-                    sum(
-                        getattr(part, number) * rate.secs
-                        for part, rate in zip(parts, self._rates, strict=True)
-                    )
-                    / max(secs, 1e-9)
-                    for number in WorkerShare.NUMBERS
-                ),
-            )
-            for parts in zip(*(rate.workers for rate in self._rates), strict=True)
-        ]
+        workers = self._rates[0].workers
         if not workers:
             return None
-        return limit_of(
-            workers,
-            ms_per_step=1e3 * secs / num_steps,
-            are_asynchronous=self._are_asynchronous,
-        )
+        secs = [rate.secs for rate in self._rates]
+        ms_per_step = 1e3 * sum(secs) / sum(rate.num_steps for rate in self._rates)
+        numbers = np.array([[each.numbers for each in rate.workers] for rate in self._rates])
+        means = np.tensordot(secs, numbers, axes=1) / max(sum(secs), 1e-9)
+        shares = [WorkerShare(each.name, *row) for each, row in zip(workers, means, strict=True)]
+        return limit_of(shares, ms_per_step=ms_per_step, are_asynchronous=self._are_asynchronous)
 
 
 def limit_of(
