@@ -91,7 +91,7 @@ def waits_for_the_batch(strategy):
     """Returns the operations on parameter servers, and those of them that wait for the batch."""
     model = make_model(strategy)
     model.fit(dataset(), epochs=1, verbose=0)
-    functions = model.train_function._concrete.values()
+    functions = model.train_function._runner._concrete.values()
     operations = [each for function in functions for each in function.graph.get_operations()]
     on_servers = [each for each in operations if "/job:ps" in each.device]
     return len(on_servers), [

@@ -30,8 +30,9 @@ def run(worker_in_process):
         source = types.SimpleNamespace(data=data, generation=1)
         calls: Any = types.SimpleNamespace(source=source)
         call = Call(calls=calls, position=position, num_steps=num_steps)
-        steps, numbers = function._steps.of_call(call, has_lost=has_lost)
-        result, _ = function._schedule_once(steps, (iterator, tf.constant(numbers, tf.int64)))
+        runner = function._runner
+        steps, numbers = runner._steps.of_call(call, has_lost=has_lost)
+        result, _ = runner._schedule_once(steps, (iterator, tf.constant(numbers, tf.int64)))
         return result.numpy().tolist()
 
     return run
