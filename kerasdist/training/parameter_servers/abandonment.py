@@ -35,14 +35,14 @@ def abandoned_after_errors(coordinator: _Coordinator, running: list) -> Generato
 def abandon(coordinator: _Coordinator, running: list) -> None:
     """Lets the coordinator forget what was scheduled, after an error."""
     running.clear()
-    # In a thread: it waits for every worker, also for one that is halted.
+    # A thread does it, since it waits for every worker, also for one that is halted.
     thread = threading.Thread(target=_forget, args=(coordinator,), daemon=True)
     thread.start()
     thread.join(_FORGET_SECS)
 
 
 def _forget(coordinator: _Coordinator) -> None:
-    with contextlib.suppress(Exception):  # What went wrong was raised.
+    with contextlib.suppress(Exception):  # The error itself was raised; this may be any other.
         coordinator.join()
 
 

@@ -17,11 +17,11 @@ from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.step.model_step import TraceAgainError
 
-# What the coordinator promises of a call, and the attempt at it.
+# The coordinator's promise of a result, and the attempt at the call.
 _Scheduled = tuple[Any, ledger.CallAttempt]
 # How far a call has come, as `Ledger.close` returns it; None if it has not begun.
 _Done = np.ndarray | None
-# What a batch is of; None for one that `train_on_batch` is given.
+# The data of a batch; None for one that `train_on_batch` is given.
 _Data = WorkerDataSource | None
 
 
@@ -40,7 +40,7 @@ class CallRunner:
         self._step_watch: Any = deployment.of(strategy).step_watch
         self._num_workers = peers.num_workers(strategy)
         self._steps, self._ledger = steps, notes
-        self._has_looked = False  # At how their graphs draw random numbers.
+        self._has_looked = False  # Whether their graphs may draw the same random numbers.
         self._traced_for = None  # The data, and below the functions traced for it.
         self._concrete: dict = {}
 
@@ -75,8 +75,8 @@ class CallRunner:
         batch = batches.as_tensors(batches.without_optionals(batch))
         run, numbers = self._steps.of_batch(position, done)
         if data is not None:
-            # As where workers read it. Keras weighs losses in another way where the shape says how
-            # many examples there are, and a batch that is here does.
+            # The trace is that of workers which read it. Keras weighs losses in another way where
+            # the shape says how many examples there are, and a batch that is here does.
             run = self._traced(run, data, (_spec_of(batch, data.element_spec), *numbers))
         return self._schedule_once(run, (batch, *numbers))
 

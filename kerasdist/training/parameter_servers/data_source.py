@@ -1,4 +1,4 @@
-"""The user's data where asynchronous workers read it.
+"""Gives asynchronous workers the data of the user.
 
 Whichever worker is free takes the next steps of an epoch. Where its batches come from depends on
 the data:
@@ -31,7 +31,7 @@ from kerasdist.training.data.transformations import has_variables
 # 512 MiB of arrays. TensorFlow sends a dataset as one message of at most 2 GiB, in which there may
 # be more than the arrays that are known: what its functions hold, too.
 _MOST_BYTES_SENT = 2**29
-# What TensorFlow says of a variable in a dataset that is not where the dataset is.
+# TensorFlow's words for a variable that a dataset reads on another task.
 _OF_SERVER = re.compile(r"access resource (\S+?)(?:/\d+)? located in device /job:ps")
 
 
@@ -81,7 +81,7 @@ class WorkerDataSource:
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
         has_file = bool(dataset_adapter.cache_files(dataset))
-        # Else tf.data changes a dataset on the chief, and its iterators fit no dataset elsewhere.
+        # Otherwise tf.data changes a dataset on the chief, and its iterators do not fit elsewhere.
         is_alike = remote.is_deterministic == runtime.is_deterministic()
         if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
             self.copy = _copier(untuned, is_of_only_worker=num_workers == 1)

@@ -1,4 +1,4 @@
-"""How the gradients of a worker reach the variables of the parameter servers."""
+"""Brings the gradients of a worker to the variables of the parameter servers."""
 
 import contextlib
 import functools
@@ -37,7 +37,8 @@ class RemoteDelivery:
         self._copies, self._times, self._ledger = copies, times, ledger
         self._optimizer: Any = None
         self._divided: Any = None  # The optimizer whose gradients others are applying.
-        self._num_updates = self._number = 0  # That were traced; of the one that is.
+        # How many updates were traced, and the number of the one that is.
+        self._num_updates = self._number = 0
         self._is_due: dict = {}  # By device, in a call that is made again.
         self._forget()
 
@@ -119,7 +120,7 @@ class RemoteDelivery:
             self._optimizer = optimizer
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
                 result = original(optimizer, gradients, variables)
-                self._begin_updating()  # Where nothing has.
+                self._begin_updating()  # No weight may have been updated.
             for change, changed in overwriting:
                 self.change(change, changed)
             return result

@@ -1,4 +1,4 @@
-"""The epochs of asynchronous workers: which steps there are, and who runs them."""
+"""Divides the epochs of asynchronous workers into calls of some steps."""
 
 import collections
 import dataclasses
@@ -17,11 +17,11 @@ from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.hooks import batch_hooks
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
 
-# Of a call where the number of its steps is left to us: long beside the millisecond or less in
-# which the chief starts one, short for a person who watches.
+# How long a call takes where the number of its steps is left to us: long beside the millisecond or
+# less in which the chief starts one, short for a person who watches.
 _CALL_SECS = 0.1
 _MOST_STEPS = 1000
-# One that runs, and some that wait: the chief may be late.
+# One call runs, and the others wait: the chief may be late.
 _CALLS_PER_WORKER = 4
 
 

@@ -1,4 +1,4 @@
-"""How far each call has come on each parameter server, so that nothing of a lost one counts twice.
+"""Notes how far each call has come on each server, so that nothing of a lost one counts twice.
 
 A worker that is lost has made some of the steps of its call, on one parameter server perhaps one
 more than on another. With the gradients of every step comes the number of the step, and is noted
@@ -27,14 +27,14 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter, scopes, variable_adapter
 from kerasdist.training.context import deployment
 
-# Of a number in the ledger, from the lowest: update of the step, step of the call, the call.
+# A number in the ledger consists of, from the lowest: update of the step, step of the call, call.
 _STEP = 1 << 8
 _CALL = 1 << 32
-# What a worker keeps.
+# A worker keeps its row and the number of its call.
 _ROW_AND_NUMBER = tf.TensorSpec([2], tf.int64)
-# In place of a step: the counts of the call have arrived, too.
+# Stands in place of a step where the counts of the call have arrived, too.
 ALL = _CALL - 1
-# What an error names that a worker hears which comes back to it.
+# The error of a worker that comes back to a closed call names this.
 CLOSED = "this_call_was_given_up_and_others_make_the_rest_of_it"
 # How long a note may take that has found its call open; far more than it does, also where every
 # core of a parameter server is busy.

@@ -1,12 +1,13 @@
-"""Copies of small weights, which a worker fetches from a parameter server with one message.
+"""Sends small weights to a worker, and their gradients back, with one message per server.
 
 A layer reads each of its weights by itself, and an optimizer sends each gradient by itself. Where
 weights are small, that takes longer than the step. Here a step begins with one message for all the
 small weights of a parameter server, and one takes their gradients back.
 """
 
+import collections
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import keras
@@ -15,7 +16,7 @@ import tensorflow as tf
 from kerasdist.private import stand_ins, variable_adapter
 from kerasdist.training.hooks.divided_values import is_sharded
 
-# Of a weight: copying a larger one takes longer than a message of its own.
+# Copying a larger weight takes longer than a message of its own.
 _MOST_BYTES = 2**16
 
 
@@ -45,10 +46,10 @@ class LocalCopies:
         """
         copies: list = [None] * len(self._remote)
         fetched = []
-        for positions in _by_server(self._remote):
-            values = _fetched([self._remote[position] for position in positions])
+        for group in _by_server(dict(enumerate(self._remote))):
+            values = _fetched(list(group.values()))
             fetched.extend(values)
-            for position, value in zip(positions, values, strict=True):
+            for position, value in zip(group, values, strict=True):
                 copies[position] = self._copy(position, value)
         with stand_ins.standing_in(self._variables, copies):
             yield fetched
@@ -79,35 +80,33 @@ def sent(
         came with a message of small ones.
     """
     result, arrived, notes = list(gradients), {}, {}
-    dense = []
+    dense = {}
     for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
         weight = variable_adapter.value_of(variable)
         if gradient is None or is_sharded(weight):
             continue
         is_dense = not isinstance(gradient, tf.IndexedSlices)
         if is_dense and gradient.dtype == weight.dtype and _is_small(weight):
-            dense.append(index)
+            dense[index] = weight
             continue
         device = weight.device
         result[index], there = sent_to(device, gradient)
         arrived.setdefault(device, []).extend(there)
-    for group in _by_server([variable_adapter.value_of(variables[index]) for index in dense]):
-        positions = [dense[position] for position in group]
-        weights = [variable_adapter.value_of(variables[position]) for position in positions]
-        device, dtype = weights[0].device, weights[0].dtype
-        small, like = [gradients[position] for position in positions], weights
+    for group in _by_server(dense):
+        small, like = [gradients[index] for index in group], list(group.values())
+        device = like[0].device
         goes_along = note is not None and device not in notes
         if goes_along:
-            bits = tf.bitcast(note, dtype)  # What is copied and never computed with.
-            small, like = [*small, bits], [*weights, bits]
+            bits = tf.bitcast(note, like[0].dtype)  # They are copied and never computed with.
+            small, like = [*small, bits], [*like, bits]
         packed = pack(small)
-        # Without what the step waits for on the worker: the gradients do so.
+        # What the step waits for on the worker, the gradients have waited for.
         with tf.device(device), tf.control_dependencies(None):
             parts = unpack(tf.identity(packed), like)  # A gradient's shape may be unknown.
             if goes_along:
                 notes[device] = tf.bitcast(parts.pop(), tf.int64)
-        for position, part in zip(positions, parts, strict=True):
-            result[position] = part
+        for index, part in zip(group, parts, strict=True):
+            result[index] = part
         arrived.setdefault(device, []).append(parts[0])
     return result, arrived, notes
 
@@ -129,12 +128,12 @@ def _is_small(variable: Any) -> bool:
     return variable.shape.num_elements() * variable.dtype.size <= _MOST_BYTES
 
 
-def _by_server(variables: list) -> list[list[int]]:
-    """Returns the positions of variables on the same task with the same dtype."""
-    groups: dict = {}
-    for position, variable in enumerate(variables):
-        groups.setdefault((variable.device, variable.dtype), []).append(position)
-    return list(groups.values())
+def _by_server(variables: dict[int, Any]) -> Iterable[dict[int, Any]]:
+    """Returns variables, by numbers of theirs, in groups on the same task with the same dtype."""
+    groups: dict = collections.defaultdict(dict)
+    for number, variable in variables.items():
+        groups[variable.device, variable.dtype][number] = variable
+    return groups.values()
 
 
 def _fetched(variables: list) -> list[tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Counts and sums that a worker keeps for itself until the end of a call.
+"""Keeps counts and sums on a worker until the end of a call.
 
 Metrics of a model on parameter servers live there, and a worker that updated them in every step
 would send and wait for each of them. TensorFlow knows such variables by their handle, so while a
@@ -46,7 +46,7 @@ class LocalCounts:
         self._num_examples = num_examples
         self._ledger = ledger
         self._prefix = variable_adapter.unique_name()
-        self._resets: list[tf.Operation] = []  # Of the trace that runs.
+        self._resets: list[tf.Operation] = []  # Those of the trace that runs.
 
     @contextlib.contextmanager
     def collected(self) -> Generator[tf.Variable]:

@@ -145,7 +145,7 @@ class Output:
         return tf.convert_to_tensor(self.numpy(), dtype=dtype, name=name)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # What TensorFlow and numpy look for, to know what this is.
+        if name.startswith("_"):  # TensorFlow and numpy ask for these, to know what this is.
             raise AttributeError(name)
         return getattr(self.tensor, name)
 

@@ -1,4 +1,4 @@
-"""Variables on parameter servers: on which one each lives, whole or in several parts.
+"""Creates and updates variables on parameter servers, in one piece or in several parts.
 
 TensorFlow takes the servers in turn, so that all kernels are on one and all biases on another. Here
 a variable goes to the server that holds the fewest bytes.
@@ -20,7 +20,7 @@ from kerasdist.private import keras_optimizers, stand_ins, variable_adapter
 from kerasdist.support.text import short_list
 from kerasdist.training.hooks.divided_values import is_sharded, parts_of
 
-# What they do to one row depends on the others.
+# Optimizers whose update of one row depends on the others.
 _OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
 _Fixed = tf.distribute.experimental.partitioners.FixedShardsPartitioner
 _Gradient = tf.Tensor | tf.IndexedSlices | None

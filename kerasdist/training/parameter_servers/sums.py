@@ -1,4 +1,4 @@
-"""Which variables a traced step only adds to, so that a worker may begin at 0 and add later.
+"""Finds variables that a traced step only adds to: a worker may begin at 0, and add later.
 
 A custom metric may be a sum, as Keras' are, or a maximum, or the last value. Nothing in
 a program says which; its graph does.

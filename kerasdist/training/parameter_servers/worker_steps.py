@@ -1,4 +1,4 @@
-"""The graphs that workers run: steps with batches that they read themselves, or that they get.
+"""Traces the graphs of workers: steps with batches that they read themselves, or are sent.
 
 The chief traces these functions, and they run on a worker.
 """
@@ -68,7 +68,7 @@ class WorkerSteps:
         self.progress = variable_adapter.unique_name()
         self._run_step_at = graph_function(self._step_at)
         self._run_next_step = graph_function(self._next_step)
-        # By the steps in each iteration.
+        # The key is the number of steps in each iteration.
         self._run_steps_at, self._run_next_steps = (
             {number: graph_function(functools.partial(loop, number)) for number in (1, _AT_ONCE)}
             for loop in (self._steps_at, self._next_steps)

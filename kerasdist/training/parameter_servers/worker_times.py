@@ -1,4 +1,4 @@
-"""What workers measure: where their time goes, how old their weights are, if they wait for data.
+"""Measures on workers where time goes, how old their weights are, and if they wait for data.
 
 A worker measures for itself, and adds what it has measured at the end of a call to variables of the
 first parameter server, a row for each worker. What a lost worker has not added counts for nothing.
@@ -178,7 +178,7 @@ class WorkerTimes:
             row += self._columns({_SECS: now, _EXAMPLES: num_examples.read_value()})
         with tf.device(self._rows.device):
             self._rows.scatter_nd_add([[worker]], row[None])
-            # In one operation: other workers do the same.
+            # This is one operation, since other workers do the same.
             self._largest.scatter_max(tf.IndexedSlices(row[None, _MAX_STALENESS], [worker]))
 
 

@@ -1,4 +1,4 @@
-"""The callbacks of a `fit`: only those that override a batch hook are called for a batch.
+"""Calls the callbacks of a `fit`: for a batch only those that override a batch hook.
 
 The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every
 step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.

@@ -1,4 +1,4 @@
-"""What only the chief of several workers does: write files and show progress."""
+"""Lets only the chief of several workers write files and show progress."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ from kerasdist.training.report.wrapper import Wrapper
 # How long a worker waits for the chief to reach the same call, and to write.
 BEGIN_SECS = 60.0
 END_SECS = 3600.0
-_WRITTEN = "written: "  # And the path.
+_WRITTEN = "written: "  # The path follows.
 
 
 def callbacks_for(callbacks: list, strategy: tf.distribute.Strategy | None) -> list:

@@ -1,4 +1,4 @@
-"""Replicas that have drifted apart: whether they still train the same weights, at the same rate.
+"""Finds replicas that have drifted apart: with other weights, states or learning rates.
 
 All replicas get the same updates, so only the user's program can make them differ: weights that one
 worker alone loads before `fit`, what a callback does on one worker alone, and what a step assigns
@@ -69,7 +69,7 @@ def warn_of_drift(model: keras.Model, epoch: int | None = None) -> bool:
     is_of_workers = peers.count(strategy) > 1 or strategy.num_replicas_in_sync == 1
     if is_of_workers and len(states) < len(different):
         texts = [_describe(different, epoch)]
-    else:  # What only a step can do, or does most of the time.
+    else:  # Only a step can make them differ, or does most of the time.
         num_replicas = strategy.num_replicas_in_sync
         texts = assignments.describe_news(model, weights, states, num_replicas)
     for text in texts:
@@ -145,7 +145,7 @@ def _norms(variables: list, strategy: tf.distribute.Strategy) -> np.ndarray:
 
 def _copies(variable: Any, strategy: tf.distribute.Strategy, num_local: int) -> tuple:
     copies = strategy.experimental_local_results(variable)
-    return copies if len(copies) == num_local else copies[:1] * num_local  # One for all of them.
+    return copies if len(copies) == num_local else copies[:1] * num_local  # All of them share one.
 
 
 def _floats(value: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, written without the package `tensorboard`.
+"""Writes event files for TensorBoard, without the package `tensorboard`.
 
 A write is one call, however many tags it has, and reaches the disk at once. If the disk refuses it,
 training goes on without.
@@ -40,7 +40,7 @@ class EventFile:
     def __init__(self, folder: str, *, is_strict: bool = False):
         self._folder, self._is_strict = folder, is_strict
         self._writer: Any = None
-        self._path = ""  # Of the file that the writer has begun, where it is on this machine.
+        self._path = ""  # The file that the writer has begun, if it is on this machine.
         self.has_failed = self.has_content = False
 
     def write(

@@ -1,4 +1,4 @@
-"""What limits a training, in one sentence: the input, the messages, the program, a slow worker."""
+"""Says what limits a training: the input, the messages, the program, or a slow worker."""
 
 from collections.abc import Mapping, Sequence
 

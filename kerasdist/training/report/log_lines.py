@@ -1,4 +1,4 @@
-"""Lines about the training, through Python's logging, prefixed with the task."""
+"""Logs lines about the training, prefixed with the task."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What Keras saves of a model of ours: always whole, even if the writer is killed.
+"""Writes the files of Keras' `save` so that a kill leaves no half-written one.
 
 Keras overwrites the earlier file, of which a kill or a full disk then leaves nothing.
 """

@@ -11,7 +11,7 @@ from kerasdist.support import terminal
 from kerasdist.training.context import running_call
 from kerasdist.training.hooks.lazy_logs import LazyLogs
 
-# What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
+# `callbacks.Throughput` adds it to the logs of an epoch; the line has a rate already.
 _RATE = "examples_per_second"
 
 # More are as many as there is time for: "Epoch 2/inf".

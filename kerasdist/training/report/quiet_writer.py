@@ -1,4 +1,4 @@
-"""Keras' callbacks that write files, for workers that write none.
+"""Keeps Keras' callbacks that write files from writing, on workers that write none.
 
 A subclass may do more in its hooks than write, such as add to the logs, evaluate, or set a learning
 rate, and all workers must do that. So it runs on every worker, and between it and Keras' own class

@@ -1,4 +1,4 @@
-"""How fast the steps are, and what they wait for, between two measurements."""
+"""Measures how fast the steps are, and what they wait for."""
 
 import dataclasses
 import time

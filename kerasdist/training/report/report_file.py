@@ -1,4 +1,4 @@
-"""A file that a callback writes about a training, on a disk or at a remote path."""
+"""Writes a file about a training, on a disk or at a remote path."""
 
 import os
 

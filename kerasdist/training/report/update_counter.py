@@ -1,4 +1,4 @@
-"""How many steps `fit` has made, how many updates, and when somebody looks at them.
+"""Counts the steps and the updates of a `fit`, and says when a look at them is due.
 
 Callbacks hear only of the last step of a call, by its number in the epoch. Keras takes each call
 for one of `steps_per_execution` steps; the last one of an epoch may have fewer.

@@ -1,4 +1,4 @@
-"""Where the time of a worker goes: shares of it, and their tags in an event file."""
+"""Shares of the time of a worker, and their tags in an event file."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -46,13 +46,13 @@ class WorkerShare:
         return [getattr(self, number) for number in self.NUMBERS]
 
 
-# By the field, of a share that every deployment has.
+# Tags of what every deployment has, by field.
 _SHARES = {
     "input": "input_wait_share",
     "exchange": "communication_share",
     "idle": "between_steps_share",
 }
-# Of asynchronous workers.
+# Tags of what only asynchronous workers have.
 _OWN = {
     "steps_per_second": "steps_per_second",
     "examples_per_second": "examples_per_second",

@@ -1,4 +1,4 @@
-"""A callback around another one."""
+"""Wraps a callback in another one."""
 
 import keras
 
