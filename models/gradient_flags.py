@@ -51,8 +51,8 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
 
 def _pair(text: str) -> tuple[str, float]:
     match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*", text)
+    name, factor = match.groups() if match else ("", "")
     try:
-        name, factor = match.groups() if match else ("", "")
         number = float(factor)
     except ValueError:
         number = math.nan

@@ -30,6 +30,7 @@ def read(path: str) -> dict[str, Any]:
     """
     with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
         content = file.read()
+    record: Any = None
     try:
         record = json.loads(content)
         is_whole = record.pop("crc32") == _sum_of(record)

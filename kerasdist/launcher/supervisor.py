@@ -1,7 +1,6 @@
 """The course of a launch: the plan, the attempts, and what is reported about each."""
 
 import contextlib
-import itertools
 import math
 import os
 import re
@@ -97,18 +96,17 @@ class Supervisor:
         self._console.say(self._plan(addresses, network))
         if not self._is_isolated and self._settings.network == ISOLATED:
             print(_open_ports_warning(network, addresses), file=sys.stderr)
-        last_error = None
-        for num_restarts in itertools.count():
-            result = self._attempt(addresses, num_restarts)
-            if result.root_cause is None or num_restarts == self._settings.max_restarts:
-                break
+        num_restarts, last_error = 0, None
+        result = self._attempt(addresses, num_restarts)
+        while result.root_cause is not None and num_restarts < self._settings.max_restarts:
             error = _error_of(result)
             if hopeless := _why_hopeless(result, error, last_error):
                 self._console.say(f"Not started again: {hopeless}.")
                 break
-            last_error = error
-            self._announce_restart(result, num_restarts + 1)
+            num_restarts, last_error = num_restarts + 1, error
+            self._announce_restart(result, num_restarts)
             addresses = addresses_of(self._tasks)  # The old ones may still be held.
+            result = self._attempt(addresses, num_restarts)
         self._console.say(self.describe_end(result))
         has_joined = any(map(launch_note.words_of, self._notes.values()))
         if result.exit_code == 0 and len(self._tasks) > 1 and not has_joined:

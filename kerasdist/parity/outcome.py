@@ -48,9 +48,7 @@ def train(
     fit = case.reference if is_reference and case.reference else case.fit
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = case.model()
-        if case.fits_in_scope:
-            history = _history(case, model, data, fit(data))
-    if not case.fits_in_scope:
+    with strategy.scope() if strategy and case.fits_in_scope else contextlib.nullcontext():
         history = _history(case, model, data, fit(data))
     return Outcome(
         weights=[np.asarray(variable.numpy(), "float32") for variable in model.weights],

@@ -27,7 +27,7 @@ class SupervisedContrastiveLoss(keras.losses.Loss):
         self.temperature = temperature
 
     # As in the example: Keras' own names them otherwise.
-    def __call__(self, labels, feature_vectors, sample_weight=None):  # ty: ignore
+    def __call__(self, labels, feature_vectors, sample_weight=None):  # ty: ignore[lost-keyword-for-regular-parameter]
         vectors = tf.math.l2_normalize(feature_vectors, axis=1)
         similarities = tf.matmul(vectors, tf.transpose(vectors)) / self.temperature
         return npairs_loss(tf.squeeze(labels), similarities)
