@@ -49,8 +49,7 @@ MAY_IMPORT = {
     },
     "launcher": {"cluster", "config", "support"},
     "testing": {"cluster", "launcher", "support"},
-    "placement": {"training"},
-    "plan": {"placement", "private", "strategies", "support", "training"},
+    "plan": {"cluster", "private", "strategies", "support", "training"},
     "comparison": {"strategies", "support", "training"},
     "parity": {"training"},
     "doctor": {
@@ -87,7 +86,7 @@ TRAINING_MAY_IMPORT = {
 # Who is beside the training, not in it: callbacks, the plan, the doctor, and what reads and keeps
 # weights. They import of it what is made for them: these rooms, and the modules that are the faces
 # of others.
-BESIDE_TRAINING = {"callbacks", "checkpoints", "doctor", "placement", "plan", "show", "weights"}
+BESIDE_TRAINING = {"callbacks", "checkpoints", "doctor", "plan", "show", "weights"}
 OPEN_ROOMS = {"context", "hooks", "report"}
 FACES = {
     "replica": {"draws", "own_attributes", "replicas"},

@@ -46,23 +46,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     ):
         divide = options.variable_partitioner
         super().__init__(make_resolver(cluster), divide and sharded_variables.checked(divide))
-        coordinator = _Coordinator(self)
-        coordinator_adapter.copy_results_first(coordinator)
-        coordinator_adapter.let_control_flow_ask_at_call_time()
-        process_end.at_end(coordinator_adapter.stop, coordinator)
-        remote = RemoteWorkers(
-            coordinator=coordinator,
-            watch=WorkerWatch(
-                cluster,
-                coordinator,
-                silent_secs=options.heartbeat_timeout_secs,
-                no_worker_secs=options.start_timeout_secs,
-            ),
-            data_waits=DataWaits(),
-            steps_per_call=options.steps_per_call,
-            # As on the workers, which run the same program up to here.
-            is_deterministic=runtime.is_deterministic(),
-        )
+        remote = _remote_workers(self, cluster, options)
         step_watch = ChiefWatch(
             cluster,
             awaited=lambda: remote.watch.awaited,
@@ -80,6 +64,28 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         )
         routes.adapt(self)
         random_state.seed_tensorflow()
+
+
+def _remote_workers(
+    strategy: tf.distribute.ParameterServerStrategy, cluster: Cluster, options: ClusterOptions
+) -> RemoteWorkers:
+    coordinator = _Coordinator(strategy)
+    coordinator_adapter.copy_results_first(coordinator)
+    coordinator_adapter.let_control_flow_ask_at_call_time()
+    process_end.at_end(coordinator_adapter.stop, coordinator)
+    return RemoteWorkers(
+        coordinator=coordinator,
+        watch=WorkerWatch(
+            cluster,
+            coordinator,
+            silent_secs=options.heartbeat_timeout_secs,
+            no_worker_secs=options.start_timeout_secs,
+        ),
+        data_waits=DataWaits(),
+        steps_per_call=options.steps_per_call,
+        # As on the workers, which run the same program up to here.
+        is_deterministic=runtime.is_deterministic(),
+    )
 
 
 class _Coordinator(tf.distribute.coordinator.ClusterCoordinator):

@@ -4,9 +4,10 @@ The workers wait for a task that holds most of the bytes, or all of the large we
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 from kerasdist.training.hooks import divided_values, scope_checks
@@ -25,7 +26,7 @@ class _Part(NamedTuple):
     is_slot: bool
 
 
-def rows(model, *, num_ps: int) -> dict[str, str]:
+def rows(model: keras.Model, *, num_ps: int) -> dict[str, str]:
     """Returns a line for each ps task, by its title.
 
     Args:
@@ -54,7 +55,7 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
     return described
 
 
-def _parts(variables, *, are_slots=False) -> Iterator[_Part]:
+def _parts(variables: Iterable[keras.Variable], *, are_slots: bool = False) -> Iterator[_Part]:
     for variable in variables:
         parts = divided_values.parts_of(variable.value)
         for index, part in enumerate(parts):
@@ -67,7 +68,7 @@ def _parts(variables, *, are_slots=False) -> Iterator[_Part]:
             )
 
 
-def _describe(parts) -> str:
+def _describe(parts: Sequence[_Part]) -> str:
     weights = [part for part in parts if not part.is_slot]
     slots = [part for part in parts if part.is_slot]
     text = f"{_megabytes(weights)} MB"
@@ -83,6 +84,6 @@ def _describe(parts) -> str:
     return f"{text}: {', '.join(names)}"
 
 
-def _megabytes(parts) -> str:
+def _megabytes(parts: Sequence[_Part]) -> str:
     megabytes = sum(part.num_bytes for part in parts) / 1e6
     return f"{megabytes:,.1f}" if megabytes >= 1 else f"{megabytes:.3f}"

@@ -152,55 +152,22 @@ def plan_training(
         ```
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
-    from kerasdist import placement
-    from kerasdist.training.context import deployment
-    from kerasdist.training.hooks import differing_layers, scope_checks
+    from kerasdist.plan import training
 
-    if not model.compiled:
-        raise ValueError(
-            f"Model '{model.name}' is not compiled, so its optimizer is not known. Call "
-            "`model.compile(...)` inside `strategy.scope()` first."
-        )
-    scope_checks.check_has_strategy(model, "The plan")
-    strategy = model.distribute_strategy
-    devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
-    num_replicas = strategy.num_replicas_in_sync
-    found = deployment.of(strategy)
-    cluster = found.cluster if found.has_remote_variables else None
     return Plan(
-        strategy=_strategy(strategy, found.reason),
-        devices=devices,
-        num_workers=cluster.num_workers if cluster else num_replicas // len(devices),
-        num_ps=cluster.num_ps if cluster else 0,
+        **training.facts(model, callbacks),
         global_batch_size=global_batch_size,
         num_examples=num_examples,
-        settings={
-            "steps per call": _steps_per_call(model, found, callbacks),
-            "optimizer": _optimizer(model.optimizer),
-            "update": _update(callbacks, num_replicas, cluster),
-            "messages": _messages(found.messages),
-            "precision": model.dtype_policy.name,
-            "XLA": _xla(model, num_replicas, cluster),
-            **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
-        },
         files=files or {},
-        warnings=(
-            *differing_layers.notes_of_statistics(model, num_replicas),
-            *differing_layers.notes_of_random_numbers(model, num_replicas),
-        ),
     )
 
 
-def _strategy(strategy, reason):
-    return f"{type(strategy).__name__} ({reason})" if reason else type(strategy).__name__
-
-
-def _devices(devices, num_workers):
+def _devices(devices: tuple[str, ...], num_workers: int):
     names = ", ".join(devices)
     return names if num_workers == 1 else f"{names} on each of {num_workers} workers"
 
 
-def _batch(plan):
+def _batch(plan: Plan):
     if not plan.global_batch_size:
         return ""
     text = counted(plan.global_batch_size, "example")
@@ -215,8 +182,8 @@ def _batch(plan):
     return f"{text}{'' if plan.num_ps else ' (global)'}, {each} on each replica"
 
 
-def _last_batch(plan):
-    if not plan.steps_per_epoch:
+def _last_batch(plan: Plan):
+    if not plan.num_examples or not plan.global_batch_size:
         return ""
     last = plan.num_examples % plan.global_batch_size
     if last == 0:
@@ -227,7 +194,7 @@ def _last_batch(plan):
     return text + (f"; {counted(empty, 'replica')} without any" if empty > 0 else "")
 
 
-def _steps(plan):
+def _steps(plan: Plan):
     if not plan.num_examples:
         return ""
     examples = counted(plan.num_examples, "example")
@@ -236,84 +203,5 @@ def _steps(plan):
     return f"{plan.steps_per_epoch:,} for {examples}"
 
 
-def _update(callbacks, num_replicas, cluster):
-    from kerasdist.training.hooks import update_callback
-
-    steps = [step for each in update_callback.among(callbacks) if (step := each.describe())]
-    if not steps:
-        return ""
-    gradient = f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"
-    return ", ".join(["each worker's gradient" if cluster else gradient, *steps])
-
-
-def _messages(options):
-    if options is None:
-        return ""
-    size = (
-        f"messages of {options.bytes_per_pack:,} bytes" if options.bytes_per_pack else "one message"
-    )
-    return f"all-reduce {options.implementation.name}, all gradients of a step in {size}"
-
-
-def _steps_per_call(model, found, callbacks):
-    from kerasdist.training.hooks import batch_hooks
-
-    if model.steps_per_execution > 1:
-        return str(model.steps_per_execution)
-    if not found.remote:
-        return ""
-    if found.remote.steps_per_call:
-        return str(found.remote.steps_per_call)
-    owners = batch_hooks.owners(callbacks)
-    if owners and found.cluster.num_workers == 1:
-        return f"1, {batch_hooks.reason(owners)}"
-    return "chosen while training, about 0.1 s each; make_strategy(steps_per_call=...) fixes it"
-
-
-def _optimizer(optimizer):
-    from kerasdist.private import keras_optimizers  # TensorFlow, which not every plan needs.
-
-    if optimizer is None:
-        return ""
-    named = [
-        f"{type(each).__name__}, {_learning_rate(each)}"
-        for each in keras_optimizers.updating(optimizer)
-    ]
-    inner = keras_optimizers.inner_of(optimizer)
-    if keras_optimizers.divides(inner):
-        return f"{type(inner).__name__} of {'; '.join(named) or 'those that it makes'}"
-    return named[0]
-
-
-def _learning_rate(optimizer):
-    try:
-        rate = optimizer.get_config()["learning_rate"]
-    except NotImplementedError:
-        return "learning rate of a schedule without `get_config`"
-    if isinstance(rate, Mapping):
-        arguments = {name: value for name, value in rate["config"].items() if name != "name"}
-        settings = ", ".join(f"{name}={_number(value)}" for name, value in arguments.items())
-        return f"learning rate {rate['class_name']}({settings})"
-    return f"learning rate {_number(rate)}"
-
-
-def _xla(model, num_replicas, cluster):
-    if not model.jit_compile:
-        return "off"
-    if cluster:
-        return "off: it cannot compile a step whose variables are on parameter servers"
-    if num_replicas > 1:
-        return "off: it cannot compile a step that spans several devices"
-    return "on"
-
-
 def _rounded_up(number: int, divisor: int) -> int:
     return -(-number // divisor)  # Exact, where floats are not.
-
-
-def _number(value):
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _short_name(device):
-    return device.rpartition("device:")[2] or device
