@@ -89,7 +89,7 @@ TRAINING_MAY_IMPORT = {
 BESIDE_TRAINING = {"callbacks", "checkpoints", "doctor", "plan", "show", "weights"}
 OPEN_ROOMS = {"context", "hooks", "report"}
 FACES = {
-    "replica": {"draws", "own_attributes", "replicas"},
+    "replica": {"draws", "custom_attributes", "replicas"},
     "trial": {"tolerances", "undo", "watched_step", "whole_step"},
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.

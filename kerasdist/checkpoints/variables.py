@@ -22,7 +22,7 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.hooks import called_optimizers
 from kerasdist.training.hooks.divided_values import is_sharded
-from kerasdist.training.replica import own_attributes
+from kerasdist.training.replica import custom_attributes
 
 # Ends the name of an array with a value for each replica: [replicas, ...].
 _OF_REPLICAS = "@replicas"
@@ -51,7 +51,7 @@ def variables_of(model: keras.Model) -> dict[str, tf.Variable]:
     for group, variables in groups.items():
         for index, variable in enumerate(unique(variables)):
             named[f"{group}/{index}"] = variable.value  # Keras numbers names in each process.
-    own = own_attributes.variables_of(model)
+    own = custom_attributes.variables_of(model)
     return named | {f"own/{name}": variable for name, variable in own.items()}
 
 
@@ -61,7 +61,7 @@ def lost_optimizers_of(model: keras.Model) -> list:
         return []
     held = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
     held = {id(each) for optimizer in held for each in keras_optimizers.nested(optimizer)}
-    own = {id(each) for each in own_attributes.variables_of(model).values()}
+    own = {id(each) for each in custom_attributes.variables_of(model).values()}
     return [
         each
         for each in called_optimizers.of(model)

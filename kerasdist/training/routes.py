@@ -27,9 +27,9 @@ from kerasdist.training.context import agreement, legacy_keras, peers, running_c
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.gradients import (
+    custom_apply,
     delivered_updates,
     gradient_aggregation,
-    own_apply,
     randomness,
     whole_gradients,
 )
@@ -350,7 +350,7 @@ def _make_variables(model: keras.Model, element_spec: Any):
     traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext
     num_weights = len(model.weights)
     try:
-        with traced(strategy), own_apply.routed(model):
+        with traced(strategy), custom_apply.routed(model):
             graph_function(run).get_concrete_function(spec)
     except Exception:
         # With the weights, the step may do something else, or show this again.

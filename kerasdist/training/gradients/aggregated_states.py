@@ -1,4 +1,4 @@
-"""States that the replicas assign together: those of `add_weight(aggregation="sum")`, or "mean".
+"""Assign states that replicas have together, those of `add_weight(aggregation="sum")` or "mean".
 
 TensorFlow then gives every replica the sum, or the mean, of what they assign. But `assign_add` of
 Keras assigns what was there together with what is added, so that the old sum would count once for

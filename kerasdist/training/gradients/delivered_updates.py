@@ -1,4 +1,4 @@
-"""What Keras changes in a step beside its gradients goes to the variables by the same way.
+"""Bring what Keras changes beside its gradients to the variables by the same way.
 
 An optimizer also clips, counts, averages and decays weights; metrics add to their states. Where
 workers keep their own pace, each of these reaches variables that others change, too.

@@ -1,6 +1,6 @@
-"""The gradient of the global batch: one sum over the replicas, before anything else uses it.
+"""Sum the gradients of the replicas, once and before anything else uses them.
 
-Stock Keras clips, accumulates and averages on every replica before the gradients meet. Here they
+Keras alone clips, accumulates and averages on every replica before the gradients meet. Here they
 meet first. What follows (clipping, weight decay, the update, moving averages) then sees the same
 gradient on every replica and touches only that replica's copy of the variables, which needs no
 communication and may stand inside a `tf.cond`.

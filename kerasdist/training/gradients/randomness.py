@@ -1,6 +1,6 @@
-"""Random numbers: different on every replica, the same in every run with the same seed.
+"""Draw random numbers: others on every replica, the same in every run with the same seed.
 
-Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
+Keras alone gives each replica a copy of the seed, so that all replicas drop the same units. Here
 replica 0 keeps the numbers of one device, and the others add their position to the seed. While they
 update the weights, each its own copy, they draw the same ones, and so they do where each has the
 whole batch. The operations of `tf.random` have a seed in the graph, which every worker traces for

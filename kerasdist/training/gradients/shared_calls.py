@@ -1,4 +1,4 @@
-"""Calls that a step makes once on one device, and that its replicas make once for all.
+"""Make once for all replicas the calls that a step makes once on one device.
 
 The next element of an iterator that the program holds is one for the whole batch: each replica gets
 the same. So is a single random number, such as a coin that decides about an update. Where every

@@ -1,4 +1,4 @@
-"""Gradients of tables, as slices: a row for each lookup, on every replica.
+"""Sum gradients of tables, which are slices: a row for each lookup, on every replica.
 
 Optimizers such as Adam square each slice by itself. Rows that are looked up for an example are the
 same slices on one device. Rows that are looked up once for all examples, such as the positions of

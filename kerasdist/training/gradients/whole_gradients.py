@@ -1,4 +1,4 @@
-"""The gradient of the global batch, in a train_step of the user's own: `tape.gradient` returns it.
+"""Let `tape.gradient` return the gradient of the global batch in a custom train_step.
 
 A program that clips a gradient by its norm, projects one on another, climbs along it, keeps it for
 a later step or logs its size means that of the whole batch, and none of this is linear: what the

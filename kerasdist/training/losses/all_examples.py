@@ -1,4 +1,4 @@
-"""What replicas show each other, so that each computes from all examples, as one device does.
+"""Show replicas the rows of the others, so that each computes from all examples.
 
 A metric that is a maximum, and a loss that compares examples, are no sums over the replicas. Each
 replica therefore adds its rows, padded with zeros where the rows of the others belong, to those of

@@ -1,4 +1,4 @@
-"""Batch normalization over replicas.
+"""Compute the statistics of batch normalization over replicas.
 
 With `synchronized=True` Keras computes the statistics of the global batch, which is what one device
 computes. Without it each replica normalizes with its own examples. Its moving statistics then drift

@@ -1,4 +1,4 @@
-"""Losses over the global batch.
+"""Compute losses over the global batch.
 
 On N replicas the loss of a global batch is the sum of `share * loss` over the replicas, where
 `share` is the replica's part of the examples. A mean over examples fits that as it stands. A sum, a

@@ -1,4 +1,4 @@
-"""The scale of a loss: what its optimizer multiplies it with, and the share of this replica."""
+"""Scale a loss: by what its optimizer multiplies it with, and by the share of this replica."""
 
 import contextlib
 from collections.abc import Callable, Generator

@@ -1,4 +1,4 @@
-"""The losses of the last steps, added up on the device until somebody reads them."""
+"""Add up the losses of the last steps on the device until somebody reads them."""
 
 import weakref
 from typing import Any

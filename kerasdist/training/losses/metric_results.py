@@ -1,4 +1,4 @@
-"""Which values in the logs of a step are results of metrics.
+"""Find the values in the logs of a step that are results of metrics.
 
 `metric.result()` in a train_step is the result of one replica. Most steps hand it on as it is, and
 under a name of their own: then the metric, read when somebody asks, knows it for all replicas.

@@ -1,4 +1,4 @@
-"""Compiled losses that are no means over the examples, which see the whole batch on every replica.
+"""Compute compiled losses that are no means over the examples from all examples.
 
 Keras' `Circle` compares examples with each other, and its `Dice` and `Tversky` divide a sum over
 all of them by another one: what the replicas compute of their own examples does not add up to what

@@ -1,4 +1,4 @@
-"""Metrics of the user's own, which see the whole batch on every replica.
+"""Update custom metrics with all examples on every replica.
 
 Keras' metrics add up: each replica counts its own examples, and the sum over the replicas is what
 one device counts. A metric of one's own may be a maximum, the last value, or a function such as
@@ -20,7 +20,7 @@ from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.losses import all_examples
-from kerasdist.training.replica import own_attributes, replicas
+from kerasdist.training.replica import custom_attributes, replicas
 from kerasdist.training.replica.replicas import Part, Replica
 
 
@@ -117,7 +117,7 @@ def _update(update_state: Callable, metric: keras.Metric, *args: Any, **kwargs: 
     # Of what a metric holds in Python, lists as a rule, there is one for all replicas here.
     first, *_ = peers.local_replicas(tf.distribute.get_strategy())
     others = [] if peers.replica_id() == first else [metric]
-    with all_examples.as_one_device(replica), own_attributes.each_kept(others):
+    with all_examples.as_one_device(replica), custom_attributes.each_kept(others):
         return update_state(*args, **kwargs)
 
 

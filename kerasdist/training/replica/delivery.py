@@ -1,4 +1,4 @@
-"""How the gradients of the global batch reach the variables of a step."""
+"""Hand the gradients of the global batch to the variables of a step."""
 
 import contextlib
 from collections.abc import Callable

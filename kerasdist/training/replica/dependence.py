@@ -1,4 +1,4 @@
-"""Which variables a traced step sets by the examples of its replica, and which without them.
+"""Tell which variables a traced step sets by the examples of its replica, and which without.
 
 A layer that keeps the mean of what it has seen does the one, a counter or a teacher whose weights
 follow the model's the other. Nothing in a program says which; its graph does. Without a graph

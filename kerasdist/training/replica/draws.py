@@ -1,4 +1,4 @@
-"""The random numbers that training steps draw: where, and (on request) alike for all examples.
+"""See where training steps draw random numbers, and draw them alike for all examples on request.
 
 On several replicas each draws for its own examples, so that a program with Dropout differs from one
 device by nature. Where every example gets the same numbers, whatever still differs is no chance.

@@ -1,4 +1,4 @@
-"""What a step computes without a graph: which tensors are of its batch, and what gave the others.
+"""Follow what a step computes without a graph: which tensors are of its batch, what gave others.
 
 An operation that runs at once leaves nothing behind, so each is looked at as it runs. What leaves
 TensorFlow is lost: rows that numpy computes from the batch look like those that a program has

@@ -1,4 +1,4 @@
-"""What the first replica of a process has got, which the others get in its place.
+"""Give the other replicas of a process what the first one has got.
 
 answers = FirstAnswers(told, is_first=position == 0)    # `told` is one list for all replicas.
 seed = answers.get(generator, generator.next)

@@ -1,4 +1,4 @@
-"""What one replica notes while its step is traced: losses, gradients, updates, states."""
+"""The notes of one replica while its step is traced: losses, gradients, updates, states."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What one replica knows of the global batch while its step is traced, and what it asks the others.
+"""The kinds of replica: what each knows of the global batch, and how it computes its part of it.
 
 A global batch is split over the replicas, and the shares need not be equal: the last batch of an
 epoch may be odd, or smaller than the number of replicas. Whatever must then be weighed by examples

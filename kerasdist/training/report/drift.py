@@ -16,7 +16,7 @@ from kerasdist.private import keras_optimizers
 from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
-from kerasdist.training.replica import own_attributes
+from kerasdist.training.replica import custom_attributes
 from kerasdist.training.trial import assignments, tolerances
 
 _MOST_SHOWN = 4
@@ -112,7 +112,7 @@ def _are_apart(rows: np.ndarray) -> np.ndarray:
 
 def _numbers_of(model: keras.Model) -> _Numbers:
     strategy = model.distribute_strategy
-    states = own_attributes.states_of(model)
+    states = custom_attributes.states_of(model)
     if not peers.are_alike(strategy, str([name for name, _ in states])):
         states = []  # A worker may keep something for itself.
     weights = [(each.path, each.value) for each in model.trainable_variables]

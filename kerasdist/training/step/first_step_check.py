@@ -20,7 +20,7 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
-from kerasdist.training.gradients import own_apply
+from kerasdist.training.gradients import custom_apply
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.read_scalars import ReadScalars
 
@@ -128,7 +128,7 @@ class FirstStepCheck:
         self._is_wanted_again = False
         differing = self._step.see(batch)
         self._before()
-        with own_apply.routed(self._model):
+        with custom_apply.routed(self._model):
             return bool(
                 self._trial(
                     *(self._model, self._step.step, batch),

@@ -17,12 +17,12 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.first_axes import FirstAxes
-from kerasdist.training.gradients import own_apply
+from kerasdist.training.gradients import custom_apply
 from kerasdist.training.hooks import update_callback
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.losses import batch_statistics, loss_scale, whole_metrics
 from kerasdist.training.losses.loss_sums import LossSums
-from kerasdist.training.replica import own_attributes, replicas
+from kerasdist.training.replica import custom_attributes, replicas
 from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.step import replica_run
@@ -103,7 +103,9 @@ class ModelStep:
         self.first_axes = FirstAxes(is_of_original_step=self._is_original)
         self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
         has_custom = not self._is_original or custom_parts.has_custom_parts(model)
-        self._take_own = functools.partial(own_attributes.Snapshot, model) if has_custom else None
+        self._take_own = (
+            functools.partial(custom_attributes.Snapshot, model) if has_custom else None
+        )
         _warn_of_xla(model)
 
     def restart(self) -> None:
@@ -179,7 +181,7 @@ class ModelStep:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(whole_metrics.updated_with_all(self._model))
-            stack.enter_context(own_apply.routed(self._model))
+            stack.enter_context(custom_apply.routed(self._model))
             stack.enter_context(self.logs.watched())
             result = replica_run.run(
                 self._strategy,

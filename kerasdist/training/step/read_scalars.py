@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers, variable_adapter
 from kerasdist.training.hooks import called_optimizers, step_variables
-from kerasdist.training.replica import graph_facts, own_attributes
+from kerasdist.training.replica import custom_attributes, graph_facts
 
 # Values of a whole number, such as a phase of the training. One that counts epochs has more.
 _MOST_VALUES = 4
@@ -69,7 +69,7 @@ class ReadScalars:
     def _found(self) -> list:
         """Returns the variables; an eager step, which has no graph, may read all that there are."""
         if self._graph is None:
-            read = [variable for _, variable in own_attributes.states_of(self._model)]
+            read = [variable for _, variable in custom_attributes.states_of(self._model)]
         else:
             read = graph_facts.only_read_in(self._graph)
         known = self._set_by_training()

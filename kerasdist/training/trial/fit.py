@@ -22,7 +22,7 @@ from kerasdist.private import custom_parts, keras_losses
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import own_attributes, replicas
+from kerasdist.training.replica import custom_attributes, replicas
 from kerasdist.training.trial import (
     assignments,
     choose,
@@ -72,7 +72,7 @@ class TrialOfFit(choose.Trial):
         super().__init__(question, how_many)
         model, strategy = self.model, self.strategy
         self.tolerance = tolerances.of_results(model, are_few=how_many == "one")
-        self._states = own_attributes.states_of(model)
+        self._states = custom_attributes.states_of(model)
         if not peers.are_alike(strategy, str([name for name, _ in self._states])):
             self._states = []  # A worker may keep something for itself.
         with undo.failing_together(strategy):

@@ -14,7 +14,7 @@ from kerasdist.private import collectives, custom_parts
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.losses.metric_results import MetricResults
-from kerasdist.training.replica import own_attributes, replicas
+from kerasdist.training.replica import custom_attributes, replicas
 from kerasdist.training.trial import examples, rehearsed_run, tolerances
 from kerasdist.training.trial.outcome import Arrays, Outcome
 
@@ -113,7 +113,7 @@ def run_on_one_device(
         shares = batches.Shares(
             data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
         )
-        take_own = functools.partial(own_attributes.Snapshot, tried.model)
+        take_own = functools.partial(custom_attributes.Snapshot, tried.model)
         return rehearsed_run.rehearse(
             strategy,
             step,
@@ -147,7 +147,7 @@ def of_replicas(tried: Tried, mode: Mode, truth: Outcome, assigned: list) -> Out
             divide(tried.batch, strategy),
             is_whole=False,
             weighs_loss=tried.weighs_loss,
-            take_own=functools.partial(own_attributes.Snapshot, model),
+            take_own=functools.partial(custom_attributes.Snapshot, model),
         )
     returned = read.returned
     return Outcome(
@@ -163,7 +163,7 @@ def of_replicas(tried: Tried, mode: Mode, truth: Outcome, assigned: list) -> Out
 def try_parts(tried: Tried) -> None:
     """Runs a step with this worker's parts of a batch alone, to see whether it fails with them."""
     strategy = tried.model.distribute_strategy
-    take_own = functools.partial(own_attributes.Snapshot, tried.model)
+    take_own = functools.partial(custom_attributes.Snapshot, tried.model)
     if peers.count(strategy) > 1:
         shares = batches.shares_of(tried.batch, strategy)
         rehearsed_run.rehearse(strategy, tried.step, shares, is_whole=True, take_own=take_own)

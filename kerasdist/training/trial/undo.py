@@ -14,7 +14,7 @@ from kerasdist.private import custom_parts, keras_threads, trial_adapter
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.training.context import peers
 from kerasdist.training.gradients import randomness
-from kerasdist.training.replica import own_attributes
+from kerasdist.training.replica import custom_attributes
 from kerasdist.training.trial.watched_step import copies_of, slots_of
 
 # Among what Keras keeps for a thread, which those of its replicas inherit.
@@ -29,7 +29,7 @@ def without_traces(model: keras.Model) -> Generator[None]:
         # What is traced here would be found again in the steps that count.
         trial_adapter.functions_run_eagerly(),
         tf.summary.record_if(False),
-        own_attributes.kept(model),
+        custom_attributes.kept(model),
         randomness.generators_kept(),
     ):
         yield
@@ -131,7 +131,7 @@ def state_kept(model: keras.Model) -> Generator[None]:
     try:
         with (
             randomness.generators_kept(),
-            own_attributes.kept(model),
+            custom_attributes.kept(model),
             tf.variable_creator_scope(create),
         ):
             yield

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from kerasdist.training.replica import own_attributes
+from kerasdist.training.replica import custom_attributes
 
 
 class Own(keras.Model):
@@ -24,7 +24,7 @@ def test_values_come_back_also_what_is_changed_in_place():
     model.table = np.zeros(2)
     words, inner = model.words, model.words["a"]
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         model.count, model.late = 2, "late"
         model.words["a"].append(2)
         model.words["b"] = []
@@ -49,7 +49,7 @@ def test_what_layers_of_keras_are_set_to_comes_back():
     dropout: Any
     dense, dropout = model.layers
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         model.trainable = False
         dropout.rate = 0.1
 
@@ -63,7 +63,7 @@ def test_what_is_very_large_is_not_walked_through():
     inner: Any = model.table[0]  # What Keras makes of them.
     words: Any = model.words
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         inner.append(2)
         model.table.append(3)
         words.update(dict.fromkeys(range(100_001)))
@@ -78,7 +78,7 @@ def test_they_come_back_after_an_error_too():
     model.count = 0
 
     try:
-        with own_attributes.kept(model):
+        with custom_attributes.kept(model):
             model.count += 1
             raise KeyError
     except KeyError:
@@ -110,7 +110,7 @@ def test_those_of_everything_that_is_given_to_compile_come_back():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(optimizer, loss, metrics={"dense": [metric]}, weighted_metrics=[weighted])
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         for part in parts:
             part.count += 1
 
@@ -121,7 +121,7 @@ def test_what_says_that_a_variable_is_made_stays_with_it():
     model = Own()
     model.is_ready = False
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         model.average = keras.Variable(0.0)
         model.is_ready = True
 
@@ -137,7 +137,7 @@ def test_what_a_layer_learns_when_it_is_built_stays():
     model = Own()
     model.scaled = Scaled()
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         model.scaled.build((None, 3))
 
     assert model.scaled.size == 3

@@ -1,4 +1,4 @@
-"""Optimizers with an `apply` of the user's own, which gets the gradient of the global batch.
+"""Call the `apply` of custom optimizers with the gradient of the global batch.
 
 Gradient centralization, adaptive clipping, hypergradients and the like override `apply` or
 `apply_gradients`, change the gradients or learn something from their norms, and call that of Keras.

@@ -1,9 +1,9 @@
-"""What the user's own models, layers and metrics keep in Python: counts, lists, arrays.
+"""Keep and put back what custom models, layers and metrics have in Python: counts, lists, arrays.
 
 A rehearsal runs their methods, and what they note meanwhile did not happen. Variables get their
 values back from `trial_adapter.assignments_undone`; attributes do so here.
 
-    with own_attributes.kept(model):
+    with custom_attributes.kept(model):
         model.train_step(data)
 """
 
