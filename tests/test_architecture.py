@@ -4,6 +4,7 @@ All of them are read from the source; nothing is imported.
 """
 
 import ast
+import collections
 import functools
 import graphlib
 import itertools
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import hidden_state, rooms
+from tests import hidden_state, measures, rooms
 
 ROOT = Path(__file__).parents[1]
 
@@ -290,6 +291,21 @@ def test_what_a_module_remembers_is_found(source):
 )
 def test_what_never_changes_is_no_memory(source):
     assert not hidden_state.states_of(ast.parse(source))
+
+
+@pytest.mark.parametrize("package", ["kerasdist", "models"])
+def test_parameters_say_their_types(package):
+    assert measures.annotated(measures.files_in(package)).value >= 0.9
+
+
+def test_a_folder_has_at_most_20_files():
+    numbers = collections.Counter(
+        str(path.parent.relative_to(ROOT))
+        for path in LIBRARY + APPLICATION
+        if path.name != "__init__.py"
+    )
+
+    assert {folder: number for folder, number in numbers.items() if number > 20} == {}
 
 
 def test_every_file_says_why_it_exists():
