@@ -3,8 +3,8 @@
 A disk may be full, or the reader of a pipe gone. That must not end a thread that watches others, or
 keep a process from ending.
 
-`say` is for what a process reports about itself. Built on it are `announcements.announce`, for what
-is said once, and `log_lines.say`, for the progress of a training, which may be logged elsewhere.
+`say` is for what a process reports about itself. Built on it are `announce`, for what is said
+once, and `log_lines.say`, for the progress of a training, which may be logged elsewhere.
 The results of commands and of `FirstStepProof` are printed to stdout.
 """
 
@@ -21,6 +21,12 @@ def say(line: str) -> None:
     begin_line()
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         print(line, file=sys.stderr, flush=True)
+
+
+def announce(line: str) -> None:
+    """Prints a line to stderr, unless this process has printed it before."""
+    if memory.PROCESS.say_once(line):
+        say(line)
 
 
 def is_terminal() -> bool:

@@ -1,4 +1,4 @@
-"""Things that are not alike by what they hold: each once, or by a name of its own."""
+"""Deduplicate things by identity, or give each a name of its own."""
 
 import collections
 from collections.abc import Callable, Iterable

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kerasdist.support import terminal
+from kerasdist.support import memory, terminal
 from tests import unwritable
 
 
@@ -14,6 +14,15 @@ from tests import unwritable
 def no_terminal(request, monkeypatch):
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, request.param())
+
+
+def test_a_line_is_announced_once(capsys, monkeypatch):
+    monkeypatch.setattr(memory.PROCESS, "said", set())
+
+    for line in ("Data: 2 files.", "Data: 3 files.", "Data: 2 files."):
+        terminal.announce(line)
+
+    assert capsys.readouterr() == ("", "Data: 2 files.\nData: 3 files.\n")
 
 
 def test_a_line_is_said_beside_what_the_program_prints(capsys):
@@ -34,7 +43,7 @@ def test_a_process_ends_where_nothing_can_be_written(no_terminal, monkeypatch):
 
 @pytest.mark.processes
 def test_a_program_leaves_with_its_exit_code_where_nothing_can_be_written():
-    program = "from kerasdist.support import terminal; print(1); terminal.leave(138)"
+    program = "from kerasdist.support import memory, terminal; print(1); terminal.leave(138)"
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     reader, writer = os.pipe()
     os.close(reader)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kerasdist.lifetime.process_end import at_end
-from kerasdist.training.context.announcements import announce
+from kerasdist.support.terminal import announce
 
 # At the end of the process.
 _MOST_SECS, _MOST_SECS_OF_DISTRIBUTED, _SILENT_SECS = 0.5, 70.0, 2.0

@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
+from kerasdist.support.terminal import announce
 from kerasdist.training.context import peers, running_call
-from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.data.transformations import Transformations
 

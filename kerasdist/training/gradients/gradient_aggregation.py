@@ -16,8 +16,8 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import collectives, keras_optimizers, scopes, strategy_adapter
+from kerasdist.support.terminal import announce
 from kerasdist.training.context import peers
-from kerasdist.training.context.announcements import announce
 from kerasdist.training.gradients.sliced_gradients import Parcel
 from kerasdist.training.hooks import called_optimizers, scope_checks, update_callback
 from kerasdist.training.hooks.gradient_values import map_values, values_of

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_fit
+from kerasdist.support.terminal import announce
 from kerasdist.training.context import deployment, peers, running_call
-from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.hooks import batch_hooks

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from kerasdist.private import custom_parts, trial_adapter
 from kerasdist.support import memory
+from kerasdist.support.terminal import announce
 from kerasdist.training.context import peers
-from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.trial import examples, tolerances, words
