@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.losses.metric_results import MetricResults
 from kerasdist.training.replica import custom_attributes, replicas
-from kerasdist.training.trial import examples, rehearsed_run, tolerances
+from kerasdist.training.trial import examples, tolerances, undone_run
 from kerasdist.training.trial.outcome import Arrays, Outcome
 
 
@@ -55,6 +54,10 @@ class Tried:
     weighs_loss: bool = False
     perturb: Callable[[int], Callable] | None = None
 
+    def take_attributes(self) -> custom_attributes.Snapshot:
+        """Returns what the user's own parts keep in Python."""
+        return custom_attributes.Snapshot(self.model)
+
     def perturbed(self, seed: int) -> "Tried":
         """Returns the same with weights, or predictions, that are perturbed."""
         assert self.perturb is not None
@@ -77,15 +80,7 @@ def of_one_device(tried: Tried) -> tuple[Outcome, Outcome]:
         arrays = _numbers_in(tried.step(data))
         read[is_twin] = arrays, _counts_of(tried.model)
 
-    found = run_on_one_device(tried, step)
-    (first, *_), updates = found, [each for run in found for each in run.updates]
-    truth = Outcome(
-        updates=updates[0],
-        asks_for_number=first.asks_for_number,
-        losses=first.own_losses,
-        counted=first.counted,
-    )
-    twin = Outcome(updates=updates[1])
+    truth, twin, *_ = run_on_one_device(tried, step)
     if read:
         logs, counts = read.get(False, read.get(True, ({}, {})))
         truth = dataclasses.replace(truth, logs=logs, counts=counts)
@@ -96,7 +91,7 @@ def of_one_device(tried: Tried) -> tuple[Outcome, Outcome]:
 
 def run_on_one_device(
     tried: Tried, step: Callable, *, undoes_attributes: bool = True
-) -> list[rehearsed_run.Rehearsed]:
+) -> list[Outcome]:
     """Runs a step with all examples, and with those that rounding has touched, on a replica each.
 
     Args:
@@ -109,21 +104,15 @@ def run_on_one_device(
     number = len(peers.local_replicas(strategy))
     copies = ([tried.batch, tried.twin] * number)[: max(number, 2)]
 
-    def run(data: list) -> rehearsed_run.Rehearsed:
+    def run(data: list) -> list[Outcome]:
         shares = batches.Shares(
             data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
         )
-        take_own = functools.partial(custom_attributes.Snapshot, tried.model)
-        return rehearsed_run.rehearse(
-            strategy,
-            step,
-            shares,
-            is_whole=True,
-            take_own=take_own if undoes_attributes else None,
-        )
+        take_own = tried.take_attributes if undoes_attributes else None
+        return undone_run.run(strategy, step, shares, is_whole=True, take_own=take_own)
 
     # On workers of one replica each in two runs, which all of them make.
-    return [run(copies)] if number > 1 else [run([each]) for each in copies]
+    return run(copies) if number > 1 else [*run(copies[:1]), *run(copies[1:])]
 
 
 def of_replicas(tried: Tried, mode: Mode, truth: Outcome, assigned: list) -> Outcome:
@@ -141,17 +130,17 @@ def of_replicas(tried: Tried, mode: Mode, truth: Outcome, assigned: list) -> Out
     read = _Reading(tried, truth, assigned)
     divide = batches.whole_for_each if mode is Mode.WHOLE else batches.shares_of
     with results.watched():
-        found = rehearsed_run.rehearse(
+        first, *_ = undone_run.run(
             strategy,
             read.run,
             divide(tried.batch, strategy),
             is_whole=False,
             weighs_loss=tried.weighs_loss,
-            take_own=functools.partial(custom_attributes.Snapshot, model),
+            take_own=tried.take_attributes,
         )
     returned = read.returned
-    return Outcome(
-        updates=found.updates[0],
+    return dataclasses.replace(
+        first,
         logs=read.logs,
         shapes=read.shapes,
         results=frozenset(results.among(returned)) if isinstance(returned, dict) else frozenset(),
@@ -163,10 +152,9 @@ def of_replicas(tried: Tried, mode: Mode, truth: Outcome, assigned: list) -> Out
 def try_parts(tried: Tried) -> None:
     """Runs a step with this worker's parts of a batch alone, to see whether it fails with them."""
     strategy = tried.model.distribute_strategy
-    take_own = functools.partial(custom_attributes.Snapshot, tried.model)
     if peers.count(strategy) > 1:
         shares = batches.shares_of(tried.batch, strategy)
-        rehearsed_run.rehearse(strategy, tried.step, shares, is_whole=True, take_own=take_own)
+        undone_run.run(strategy, tried.step, shares, is_whole=True, take_own=tried.take_attributes)
 
 
 class _Reading:

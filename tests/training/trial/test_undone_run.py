@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.data import batches
-from kerasdist.training.trial import rehearsed_run
+from kerasdist.training.trial import undone_run
 from tests import strategies
 
 
@@ -22,10 +22,10 @@ def test_updates_of_a_step_are_known_and_undone():
         return model.train_step((data, data))
 
     shares = batches.shares_of(tf.ones([4, 1]), strategy)
-    found = rehearsed_run.rehearse(strategy, step, shares, is_whole=False, weighs_loss=True)
+    found = undone_run.run(strategy, step, shares, is_whole=False, weighs_loss=True)
 
-    first, second = (paths for [(paths, _)] in found.updates)
+    first, second = (paths for [(paths, _)] in (each.updates for each in found))
     assert first == second == [model.weights[0].path]
-    assert not found.asks_for_number
+    assert not any(each.asks_for_number for each in found)
     assert int(counter.read_value()) == int(model.optimizer.iterations) == 0
     np.testing.assert_array_equal(model.get_weights(), before)

@@ -1,6 +1,5 @@
-"""One step over all replicas of a strategy that is undone, to see what it would have done."""
+"""Run a step over all replicas of a strategy and undo it, to see what it would have done."""
 
-import dataclasses
 import functools
 import operator
 from collections.abc import Callable
@@ -22,30 +21,10 @@ from kerasdist.training.replica.replicas import (
     sees_one_replica,
 )
 from kerasdist.training.step import replica_run
-from kerasdist.training.trial.outcome import CUSTOM_SUM
+from kerasdist.training.trial.outcome import CUSTOM_SUM, Outcome
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rehearsed:
-    """What a step would have done.
-
-    Attributes:
-        updates: For each replica of this worker and each update: paths of the variables and their
-            gradients over all replicas.
-        asks_for_number: Whether the step asked for the number of replicas; known where it had the
-            whole batch.
-        own_losses: The user's compiled losses that the first replica of this worker has computed,
-            each with the labels and predictions that it was called with.
-        counted: Names of attributes in which the user's own has counted or collected something.
-    """
-
-    updates: list
-    asks_for_number: bool
-    own_losses: list
-    counted: list
-
-
-def rehearse(
+def run(
     strategy: tf.distribute.Strategy,
     step_function: Callable,
     shares: batches.Shares,
@@ -53,8 +32,8 @@ def rehearse(
     is_whole: bool,
     weighs_loss: bool = False,
     take_own: Callable | None = None,
-) -> Rehearsed:
-    """Runs `step_function` on every replica and returns what it would have updated.
+) -> list[Outcome]:
+    """Runs `step_function` on every replica; returns for each of this worker what came of it.
 
     Random numbers are alike for all examples, and what is assigned gets its value back.
 
@@ -90,12 +69,15 @@ def rehearse(
     counted = own.changed() if own is not None else []
     if own is not None:
         own.put_back()
-    return Rehearsed(
-        updates=[each.updates for each in notes],
-        asks_for_number=bool(questions),
-        own_losses=notes[0].custom_losses,
-        counted=counted,
-    )
+    return [
+        Outcome(
+            updates=each.updates,
+            asks_for_number=bool(questions),
+            losses=each.custom_losses,
+            counted=counted,
+        )
+        for each in notes
+    ]
 
 
 def _maker(
