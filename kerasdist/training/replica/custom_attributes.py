@@ -1,6 +1,6 @@
 """Keep and put back what custom models, layers and metrics have in Python: counts, lists, arrays.
 
-A rehearsal runs their methods, and what they note meanwhile did not happen. Variables get their
+A trial runs their methods, and what they note meanwhile did not happen. Variables get their
 values back from `trial_adapter.assignments_undone`; attributes do so here.
 
     with custom_attributes.kept(model):

@@ -81,8 +81,7 @@ class ModelStep:
         self._model = model
         self._strategy = model.distribute_strategy
         self.step = replica_run.inlined(step, self._strategy)
-        self._returns_metrics = returns_metrics
-        self._weighs_loss = weighs_loss
+        self._returns_metrics, self._weighs_loss = returns_metrics, weighs_loss
         self._before_first = before_first
         self._make_delivery = make_delivery
         self._observers = update_callback.overriding("observe", callbacks)
@@ -102,10 +101,9 @@ class ModelStep:
         self._is_original = custom_parts.is_original_step(step)
         self.first_axes = FirstAxes(is_of_original_step=self._is_original)
         self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
-        has_custom = not self._is_original or custom_parts.has_custom_parts(model)
-        self._take_own = (
-            functools.partial(custom_attributes.Snapshot, model) if has_custom else None
-        )
+        is_custom = not self._is_original or custom_parts.has_custom_parts(model)
+        take_own = functools.partial(custom_attributes.Snapshot, model)
+        self._take_own = take_own if is_custom else None
         _warn_of_xla(model)
 
     def restart(self) -> None:

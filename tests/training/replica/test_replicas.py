@@ -61,3 +61,39 @@ def test_tensors_are_summed_over_the_replicas_with_examples_and_keep_their_shape
     for total, ones in result.outputs:
         assert float(total) == 1.0
         assert ones.numpy().tolist() == [[1.0], [1.0]]
+
+
+def made(kind):
+    """Returns a replica with two of eight examples."""
+    examples = {"num_examples": 2, "global_num_examples": 8, "share": 0.25}
+    return kind(replica_id=1, keras_state={}, **examples)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weight", "adds_up", "counts", "sees_one"),
+    [
+        (replicas.OneDevice, None, False, False, True),
+        (replicas.WholeCopy, None, True, False, True),
+        (replicas.Part, 0.25, True, True, False),
+        (replicas.OfCustomLoop, None, True, True, False),
+    ],
+)
+def test_each_kind_has_answers_of_its_own(kind, weight, adds_up, counts, sees_one):
+    replica = made(kind)
+
+    with replicas.entered(replica):
+        assert replicas.sees_one_replica() == sees_one
+
+    assert replica.weight_of_mean() == weight
+    assert (replica.adds_up(), replica.counts()) == (adds_up, counts)
+    assert not replicas.sees_one_replica()
+
+
+def test_a_part_that_is_shown_all_examples_stands_for_one_device():
+    part = made(replicas.Part)
+
+    alone = part.as_one_device()
+
+    assert isinstance(alone, replicas.OneDevice)
+    assert (alone.replica_id, alone.num_examples, alone.share) == (0, 8, 1.0)
+    assert alone.losses is part.losses  # What it notes, it notes for the part.
