@@ -101,6 +101,40 @@ def test_a_loss_of_one_example_and_a_regularizer_is_a_number(strategy):
     check_as_plain(strategy, regularized, run_everything(x, y, batch_size=1))
 
 
+class CustomStep(keras.Model):
+    def train_step(self, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return self.compute_metrics(x, y, self(x))
+
+
+def unbuilt():
+    hidden = [layers.Dense(4, "tanh"), layers.BatchNormalization(synchronized=True)]
+    return keras.Sequential([*hidden, layers.Dense(1)])
+
+
+def with_custom_step():
+    inputs = keras.Input((3,))
+    return CustomStep(inputs, layers.Dense(1)(inputs))
+
+
+@pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
+@on_three_replicas
+@pytest.mark.parametrize("make", [with_custom_step, unbuilt])
+def test_states_that_the_first_eager_step_makes_count_its_examples_once(strategy, make):
+    x, y = SEQUENCES[:5, 0], SEQUENCES[:5, 1, :1]
+
+    def make_compiled():
+        model = make()
+        model.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)
+        return model
+
+    check_as_plain(strategy, make_compiled, run_everything(x, y, batch_size=1))
+
+
 class KeepsMean(keras.layers.Layer):
     """Keeps the mean of what it has seen last, which each replica does for itself."""
 

@@ -204,7 +204,8 @@ class ModelStep:
         self, states: replica_run.States, shares: batches.Shares
     ) -> Generator[None]:
         if tf.executing_eagerly():
-            yield
+            with self._made_states_put_back(states, shares):
+                yield
             return
         num_weights = len(self._model.weights)
         error = None
@@ -229,6 +230,29 @@ class ModelStep:
             raise TraceAgainError from error
         if error is not None:
             raise error
+
+    @contextlib.contextmanager
+    def _made_states_put_back(
+        self, states: replica_run.States, shares: batches.Shares
+    ) -> Generator[None]:
+        """Lets replicas without examples leave states alone that an eager step makes as it runs."""
+        values: dict[int, tuple] = {}
+
+        def create(next_creator: Callable, **kwargs: Any):
+            variable = next_creator(**kwargs)
+            for copy in self._strategy.experimental_local_results(variable):
+                values[id(copy)] = copy, copy.numpy()
+            return variable
+
+        with tf.variable_creator_scope(create):
+            yield
+        found = self._states()
+        if not shares.may_be_empty or len(found) == len(states):
+            return
+        for count, copies in zip(shares.counts, found.on_replicas(self._strategy), strict=True):
+            made = [copy for copy in copies.of_examples if id(copy) in values and count == 0]
+            for copy in made:
+                copy.assign(values[id(copy)][1])
 
     def _options(self) -> StepOptions:
         return StepOptions(
