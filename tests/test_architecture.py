@@ -298,6 +298,12 @@ def test_parameters_say_their_types(package):
     assert measures.annotated(measures.files_in(package)).value >= 0.9
 
 
+def test_functions_have_at_most_40_code_lines():
+    long = [measures.long_functions(path, limit=40) for path in LIBRARY + APPLICATION]
+
+    assert dict(collections.ChainMap(*long)) == {}
+
+
 def test_a_folder_has_at_most_20_files():
     numbers = collections.Counter(
         str(path.parent.relative_to(ROOT))

@@ -87,10 +87,8 @@ def fit(
                 callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept, ctrl_c],
                 shuffle=False,  # The pipeline shuffles; Keras warns about the default.
             )
-    except KeyboardInterrupt:
-        interrupted = True
-    except SystemExit:
-        if not ctrl_c.was_pressed:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and not ctrl_c.was_pressed:
             raise
         interrupted = True
     finally:
