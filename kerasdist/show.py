@@ -19,10 +19,10 @@ _PANELS = (
     ("learning rate", ("learning_rate", "epoch_learning_rate")),
     ("examples/s", ("examples_per_second",)),
 )
-# Of several optimizers, each by its name.
+# Several optimizers have one each, by its name.
 _RATE_OF_ONE = re.compile("(epoch_)?learning_rate_.+")
 _FEW_POINTS = 30
-# Of the curves of a run in one panel.
+# The curves of one panel differ by these.
 _STYLES = ("-", "--", ":", "-.")
 _ROLES = ("train", "validation")
 

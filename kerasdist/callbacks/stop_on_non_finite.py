@@ -196,7 +196,7 @@ class StopOnNonFinite(StepCallback):
             self._act()
 
     def on_train_end(self, logs: dict[str, Any] | None = None):
-        # Of workers that went on meanwhile. If training stops, it is said only once.
+        # Workers went on meanwhile. If training stops, it is said only once.
         is_news = self.step is None or self.action == "restore"
         if is_news and self._evidence[0].step >= 0:
             self._act()

@@ -8,7 +8,7 @@ from typing import Any
 
 from kerasdist.support.text import short_list
 
-# Of the steps with the same reason, so many are named.
+# So many of the steps with the same reason are named.
 _MOST_NAMED = 5
 
 

@@ -9,7 +9,7 @@ from kerasdist.support.text import short_list
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
 _MOST_CHANGE = 0.05  # Relative, of a change in which only rounding differs.
 _MOST_NAMES = 3
-_NUM_COUNTERS = 2  # Of an optimizer: the iterations and the learning rate.
+_NUM_COUNTERS = 2  # An optimizer counts its iterations and has a learning rate.
 
 
 def reasons(found: Comparison, *, num_replicas: int, alike: Comparison | None = None) -> list[str]:

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     keras.utils.set_random_seed(_SEED)  # A seed of the program's own comes later, and wins.
     try:
         _run(program)
-    except Exception as error:  # Of the program.  # noqa: BLE001
+    except Exception as error:  # The program may raise anything.  # noqa: BLE001
         # Not raised again, so that the traceback begins with the program.
         frames = _frames_of_program(error)
         sys.excepthook(type(error), error.with_traceback(frames), frames)

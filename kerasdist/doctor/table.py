@@ -134,7 +134,7 @@ def _difference(
 ) -> float | str:
     try:
         outcome = parity.train(case, strategy, num_examples=EVEN)
-    except Exception as error:  # Whatever stock Keras raises is a finding.  # noqa: BLE001
+    except Exception as error:  # What plain Keras raises is a finding.  # noqa: BLE001
         return f"fails: {type(error).__name__}"
     if not parity.has_same_steps(outcome, truth):
         return "DIFFERS: lost or extra steps"

@@ -1,4 +1,4 @@
-"""How a launch ended."""
+"""The result of a launch: how it ended."""
 
 from dataclasses import dataclass
 from pathlib import Path

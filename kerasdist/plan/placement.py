@@ -1,4 +1,4 @@
-"""What lives on which parameter server, in megabytes: rows of the plan.
+"""Rows of the plan: the megabytes on each parameter server.
 
 The workers wait for a task that holds most of the bytes, or all of the large weights.
 """

@@ -1,4 +1,4 @@
-"""What the plan says of a compiled model: the settings that are in force, read from it."""
+"""Rows of the plan: the settings of a compiled model that are in force, read from it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which strategy fits a deployment, and why: decided without TensorFlow.
+"""Chooses the strategy that fits a deployment, and says why, without TensorFlow.
 
 A pure function, so that it can be called anywhere:
 

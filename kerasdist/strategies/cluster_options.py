@@ -1,4 +1,4 @@
-"""What a program asks of its cluster: how long tasks wait for each other, and how they work."""
+"""Options of a cluster: how long tasks wait for each other, and how they work."""
 
 from dataclasses import dataclass
 from typing import Any

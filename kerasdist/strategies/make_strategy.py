@@ -139,7 +139,7 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
     num_gpus = count_gpus()
     config = config_or_launched(config, cluster, num_gpus=num_gpus)
     choice = choose(config, cluster, num_gpus=num_gpus)
-    if not is_evaluator:  # Which is given what the others need.
+    if not is_evaluator:  # An evaluator is given what the others need.
         _warn_of_no_effect(options, choice)
     if not choice.needs_cluster:
         strategy = _construct(choice)

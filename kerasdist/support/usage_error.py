@@ -1,4 +1,4 @@
-"""What a person typed wrong: one readable line, no traceback, exit code 2."""
+"""The error of what a person typed wrong: one readable line, no traceback, exit code 2."""
 
 import contextlib
 import re

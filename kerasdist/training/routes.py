@@ -1,4 +1,4 @@
-"""Which functions of Keras ask us first, and what they are told.
+"""The routes: which functions of Keras ask us first, and what we answer.
 
 The constructor of each of our strategies calls `routes.adapt(strategy)`.
 """
@@ -257,7 +257,7 @@ def _fit(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
             forgotten_scope.warn_if_forgotten(model)
     else:
         given = None
-        with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
+        with contextlib.suppress(TypeError):  # Keras itself names wrong arguments.
             given = inspect.signature(original).bind_partial(model, *args, **kwargs)
             callbacks = update_callback.flattened(given.arguments.get("callbacks"))
         if given is not None:

@@ -5,7 +5,7 @@ import os
 from kerasdist.support.remote_path import is_remote
 from kerasdist.training.report import model_file
 
-# Of what callbacks.Checkpoint and TensorFlow write into a folder.
+# callbacks.Checkpoint and TensorFlow write these into a folder.
 _PREFIXES, _NAMES = ("step-", ".replaced-step-"), ("checkpoint", "checkpoint.json")
 _NUM_SHOWN = 3
 # How a checkpoint of TensorFlow's first format ends, which is one file, such as slim's vgg_16.ckpt.

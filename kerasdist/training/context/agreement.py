@@ -1,4 +1,4 @@
-"""What all workers must have in common before they train together, compared among them."""
+"""Compares what all workers must have in common before they train together."""
 
 import contextlib
 import hashlib
@@ -68,7 +68,7 @@ def _facts(
     settings = _settings(getattr(model, "optimizer", None))
     facts |= {name: str(value) for name, value in settings.items() if _is_plain(value)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of configs that nobody is going to save.
+        warnings.simplefilter("ignore")  # It warns of configs that nobody is going to save.
         facts |= _compiled(model) | _layers(model)
     # Without paths: Keras numbers names anew in each process.
     for index, variable in enumerate(model.weights):

@@ -1,4 +1,4 @@
-"""What is said of losses, metrics and layers, alike in every process that made them alike.
+"""Describes losses, metrics and layers, alike in every process that made them alike.
 
 Nothing that is of one process: addresses, paths, code (it names its file), seeds that Keras draws,
 the numbers behind its names, and what a program sets from the rank of its worker. What is left out
@@ -127,7 +127,7 @@ def _scalar(value: Any) -> str | None:
         value = value.item()
     if isinstance(value, str):
         return None if _TEXT_OF_A_PROCESS.search(value) else _without_number(value)
-    # Of a float, digits that do not depend on the processor it was computed on.
+    # These digits of a float do not depend on the processor that it was computed on.
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int):  # A bool is one.

@@ -143,7 +143,7 @@ def sum_over(strategy: object, numbers: npt.ArrayLike) -> np.ndarray:
         return numbers
     notes = memory.of_part(strategy)
     if notes.sum_over_workers is None:
-        # Of one rank, so that two traces are enough for all shapes.
+        # They have one rank, so that two traces are enough for all shapes.
         notes.sum_over_workers = tf.function(sum_in_graph, autograph=False, reduce_retracing=True)
     total = notes.sum_over_workers(strategy, tf.constant(numbers.ravel()))
     return total.numpy().reshape(numbers.shape)

@@ -1,4 +1,4 @@
-"""What layers give, for whoever looks at it while a model runs or is traced."""
+"""Hands on what layers give while a model runs or is traced."""
 
 import contextlib
 from collections.abc import Callable, Generator

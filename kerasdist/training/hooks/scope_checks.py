@@ -1,4 +1,4 @@
-"""What was created outside of the strategy's scope is taken in, or named, before the first step."""
+"""Takes in, or names, what was created outside of the strategy's scope, before the first step."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kerasdist.private import scopes
 from kerasdist.training.context import traits
 
-# What their names have before a slash.
+# Their names begin with it, before a slash.
 _SCOPE = "kerasdist"
 
 

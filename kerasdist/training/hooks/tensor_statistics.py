@@ -63,7 +63,7 @@ def _of_finite(flat: Any):
     # The largest of them is alone in one more.
     counts = _counts(bucket, NUM_BUCKETS + 1)
     counts = tf.concat([counts[:-2], counts[-2:-1] + counts[-1:]], axis=0)
-    # Of no numbers, as the other one has it.
+    # As the other one says it of no numbers.
     low, high = tf.minimum(low, flat.dtype.max), tf.maximum(high, flat.dtype.min)
     return _row_after_norm(flat, low, high, tf.constant(0), counts)
 

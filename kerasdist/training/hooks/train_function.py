@@ -1,4 +1,4 @@
-"""What `model.train_function` and `model.test_function` are under our strategies."""
+"""The base class of `model.train_function` and `model.test_function` under our strategies."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a callback implements to take part in the update of the weights.
+"""The base classes of callbacks that take part in a step or in the update of the weights.
 
 Such callbacks stand between the gradient of the global batch and the optimizer, in list order. Each
 is handed the gradients, and the rest of the update as a function.
@@ -161,7 +161,7 @@ class StepCallback(UpdateCallback):
 
 def flattened(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
     """Returns what `fit` is given as `callbacks`, in list order."""
-    given = getattr(callbacks, "callbacks", None)  # Of a list that the user has made.
+    given = getattr(callbacks, "callbacks", None)  # The user may have made a list.
     return tuple(keras.tree.flatten(callbacks or []) if given is None else given)
 
 

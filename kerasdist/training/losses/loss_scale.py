@@ -12,7 +12,7 @@ from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica.notes import Division
 from kerasdist.training.replica.replicas import Part, Replica
 
-# Of a loss in a trial: float16 gradients then neither overflow nor vanish.
+# A trial scales its loss by this at most: float16 gradients then neither overflow nor vanish.
 _LARGEST_SCALE_OF_TRIAL = 2.0**10
 
 

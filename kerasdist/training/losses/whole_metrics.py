@@ -114,7 +114,7 @@ def _update(update_state: Callable, metric: keras.Metric, *args: Any, **kwargs: 
     memory.of_part(metric).is_updated_with_all = True
     _read_first(metric)
     args, kwargs = all_examples.of_all((args, kwargs), replica)
-    # Of what a metric holds in Python, lists as a rule, there is one for all replicas here.
+    # What a metric holds in Python, lists as a rule, exists once for all replicas here.
     first, *_ = peers.local_replicas(tf.distribute.get_strategy())
     others = [] if peers.replica_id() == first else [metric]
     with all_examples.as_one_device(replica), custom_attributes.each_kept(others):

@@ -31,7 +31,7 @@ _CONTAINERS = (list, dict, set, collections.deque)
 # larger container, such as a vocabulary, takes seconds.
 _LARGEST_ARRAY_BYTES = 2**26
 _LARGEST_CONTAINER = 100_000
-# Of TensorFlow's variables that get none.
+# TensorFlow gives this name to variables without one.
 _NO_NAME = "Variable"
 
 
@@ -216,7 +216,7 @@ class _Kept:
         if _is_built(self._owner) == self._is_built:
             for name in _own_attributes(self._owner).keys() - before.keys():
                 del attributes[name]
-        else:  # What else it has is of its `build`.
+        else:  # Its `build` has made the rest.
             before = {
                 name: held
                 for name, held in before.items()

@@ -1,4 +1,4 @@
-"""What a traced graph says: what reads or sets a variable, and what is computed from what.
+"""Reads traced graphs: what reads or sets a variable, and what is computed from what.
 
 Nothing in a program says whether it adds to a variable or replaces it, or whether it looks at the
 batch meanwhile; the types of its operations do.
@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from kerasdist.private import traced_graphs
 
-# Of those that TensorFlow calls stateful, the ones that only read a variable.
+# TensorFlow calls these stateful, too, but they only read a variable.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
-# What TensorFlow's operations have that draw from a state of their own.
+# Operations that draw from a state of their own have this attribute.
 _DRAWS = "seed2"
 
 

@@ -100,7 +100,7 @@ class ModelStep:
             self._has_infinite = tf.Variable([False, False], trainable=False)
         self._is_original = custom_parts.is_original_step(step)
         self.first_axes = FirstAxes(is_of_original_step=self._is_original)
-        self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
+        self._has_to_warn = trains  # A test_step computes no batch statistics.
         is_custom = not self._is_original or custom_parts.has_custom_parts(model)
         take_own = functools.partial(custom_attributes.Snapshot, model)
         self._take_own = take_own if is_custom else None

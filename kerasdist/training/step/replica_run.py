@@ -403,7 +403,7 @@ def after(data: Any, checks: Sequence = ()) -> contextlib.AbstractContextManager
     TensorFlow runs whatever does not need the batch at once: at the end of the data a step without
     a batch would still count, decay weights and decay learning rates.
     """
-    leaves = tf.nest.flatten(data, expand_composites=True)  # Of ragged and sparse tensors too.
+    leaves = tf.nest.flatten(data, expand_composites=True)  # Ragged tensors have several.
     leaves = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
     return tf.control_dependencies([*leaves, *checks])
 
@@ -421,12 +421,12 @@ def _put_back(states: States, copies: States, replica: Replica) -> Generator[Non
     before = {id(state): state.read_value() for state in (*of_examples, *others)}
     yield
 
-    def put_back_if(reason: tf.Tensor, touched: list, values: dict) -> None:
+    def put_back_if(reason: tf.Tensor, changed: list, values: dict) -> None:
         def put_back():
-            for state in touched:
+            for state in changed:
                 state.assign(values[id(state)])
 
-        if touched:
+        if changed:
             rare_cond(reason, put_back)
 
     if replica.states.discards:
@@ -439,8 +439,8 @@ def _put_back(states: States, copies: States, replica: Replica) -> Generator[Non
             for state, copy in zip(states.of_examples, of_examples, strict=True)
             if id(state) in replica.states.resets
         }
-        touched = [*of_examples, *replica.dependence.among(own)]
-        put_back_if(is_empty, touched, before | resets)
+        changed = [*of_examples, *replica.dependence.among(own)]
+        put_back_if(is_empty, changed, before | resets)
 
 
 def _check_applied(replica: Replica) -> None:

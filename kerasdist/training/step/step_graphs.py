@@ -38,7 +38,7 @@ class StepGraphs:
         self._graphs: dict = {}
         self._known: dict[tuple, _KnownCall] = {}  # By the same.
         self._is_tracing = False  # Still, where a trace has failed.
-        self._failure: Exception | None = None  # Of a trace with parts; not told yet.
+        self._failure: Exception | None = None  # A trace with parts has raised it.
 
     def clear(self) -> None:
         """Forgets what has been traced: the steps are computed in another way."""
@@ -91,8 +91,8 @@ class StepGraphs:
     ):
         """Returns what `use` makes of a method's graph."""
         make = functools.partial(graph_function, method, **arguments)
-        self._is_tracing = False  # Whatever an earlier call has ended with.
-        failure: Exception | None = None  # What a trace with parts of the batch has ended with.
+        self._is_tracing = False  # An earlier call may have ended in a trace.
+        failure: Exception | None = None  # What a trace with parts of the batch has raised.
         is_again = False
         while True:
             key = self._key(method, is_unobserved)

@@ -298,5 +298,5 @@ def _tried(trial: Trial, mode: Mode) -> Found | None:
     """Returns what is found in a mode; None where it fails."""
     try:
         return trial.compare(mode)
-    except Exception:  # Of the program; what was found before is said.  # noqa: BLE001
+    except Exception:  # The program may raise anything; what was found before is said.  # noqa: BLE001
         return None

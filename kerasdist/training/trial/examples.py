@@ -121,7 +121,7 @@ def twin_of(batch: Any) -> Any:
             is_exact = False  # Pixels.
         return tf.where(is_exact, leaf, leaf * (1.0 + tolerances.LAST_BITS))
 
-    def touch_all(data: Any) -> Any:  # Of ragged and sparse tensors, the parts.
+    def touch_all(data: Any) -> Any:  # The parts of ragged and sparse tensors.
         return tf.nest.map_structure(touch, data, expand_composites=True)
 
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):  # Anchors, positives, ...

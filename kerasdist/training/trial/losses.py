@@ -118,7 +118,7 @@ def _is_mean_of_parts(
     try:
         whole = _gradient(loss, labels, predictions, 0, ends[-1])
         parts = [_gradient(loss, labels, predictions, *each) for each in ranges]
-    except Exception:  # Of the user's loss, which may mean no single example.  # noqa: BLE001
+    except Exception:  # The user's loss may fail with a single example.  # noqa: BLE001
         return True
     if getattr(loss, "reduction", None) != "sum":
         parts = [part * len(part) / len(whole) for part in parts]

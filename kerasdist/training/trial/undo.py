@@ -104,7 +104,7 @@ def failing_together(strategy: tf.distribute.Strategy) -> Generator[None]:
     failure = None
     try:
         yield
-    except Exception as error:  # Of the program; raised below on all workers.  # noqa: BLE001
+    except Exception as error:  # The program may raise anything; it is raised below on all workers.  # noqa: BLE001
         failure = error
     if peers.any_of(strategy, failure is not None):
         raise failure or RuntimeError("The step fails on another worker.")

@@ -94,7 +94,7 @@ def _maker(
 
     def make(seat: replica_run.Seat) -> Replica:
         return kind(
-            replica_id=0,  # Of which the random numbers are those of one device.
+            replica_id=0,  # It draws the random numbers of one device.
             num_examples=shares.counts[seat.position],
             global_num_examples=shares.total,
             share=1.0 if is_whole else fractions[seat.position],
