@@ -277,9 +277,9 @@ def test_steps_between_are_compiled_without_conditions(strategy, tmp_path):
         model = hand_loop.make_model(strategy)
         hand_loop.fit(model, callbacks)
         graphs[name] = model.train_function._graphs._graphs
-    (plain,), between = graphs["without"].values(), graphs["with"]["_next_step", True, False]
+    (plain,), between = graphs["without"].values(), graphs["with"]["next", True, False]
 
-    assert conditions_of(graphs["with"]["_next_step", False, False]) > conditions_of(plain)
+    assert conditions_of(graphs["with"]["next", False, False]) > conditions_of(plain)
     assert conditions_of(between) == conditions_of(plain)
 
 

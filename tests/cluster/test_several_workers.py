@@ -255,7 +255,7 @@ def collectives_of_a_step(strategy) -> int:
     with strategy.scope():
         model = models.regression()
     model.fit(*data(), batch_size=8, epochs=1, verbose=0)
-    return count_collectives(model.train_function._graphs._graphs["_next_step", False, False])
+    return count_collectives(model.train_function._graphs._graphs["next", False, False])
 
 
 def count_collectives(function) -> int:
@@ -569,7 +569,7 @@ def fit_files_in_executions_of(steps_per_execution, paths, strategy) -> dict:
         "history": history,
         "iterations": int(model.optimizer.iterations.numpy()),
         "predictions": model.predict(dataset, verbose=0).shape,
-        "collectives": count_collectives(graphs["_own_steps", False, False]),
+        "collectives": count_collectives(graphs["with_own_batches", False, False]),
     }
 
 
