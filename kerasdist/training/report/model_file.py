@@ -7,13 +7,14 @@ import contextlib
 import inspect
 import os
 from collections.abc import Callable, Generator
-from typing import Any
-
-import keras
+from typing import TYPE_CHECKING, Any
 
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import can_be_whole, whole_file
 from kerasdist.support import memory
+
+if TYPE_CHECKING:
+    import keras  # The commands that ask for SUFFIXES load without it.
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 
@@ -33,7 +34,7 @@ def is_being_written() -> bool:
     return memory.THREAD.writes_file
 
 
-def write(original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+def write(original: Callable, model: "keras.Model", *args: Any, **kwargs: Any) -> Any:
     """Calls Keras' own function with another file, which takes the place of the one asked for.
 
     Keras itself handles what is not a single file on a disk (folders, shards, file objects, remote
