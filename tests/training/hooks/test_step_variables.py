@@ -5,6 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from kerasdist.strategies.parameter_server import ParameterServerStrategy
+from kerasdist.training.context.deployment import Deployment
 from kerasdist.training.hooks import step_variables
 from tests.strategies import each_strategy
 
@@ -33,6 +34,7 @@ def test_parameter_servers_hold_them(monkeypatch):
 
     # Without the servers that its constructor connects to.
     strategy = object.__new__(ParameterServerStrategy)
+    strategy.deployment = Deployment(has_remote_variables=True)
     monkeypatch.setattr(ParameterServerStrategy, "scope", scope)
 
     with step_variables.being_made(strategy):
