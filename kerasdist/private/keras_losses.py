@@ -7,6 +7,7 @@ to 3.15; `names.KERAS` stands where they differ.
 import inspect
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import keras
@@ -52,10 +53,13 @@ def is_sum_over_batch(layer: keras.Layer) -> bool:
         return False
     if layer.activity_regularizer is None:
         return False
-    # Above this function are the one that asks, `routed`, and who called `add_loss`: `call` of the
-    # layer may do so too, with losses of the user's.
-    caller = sys._getframe(3)
-    return caller.f_code is inspect.unwrap(keras.layers.Layer.__call__).__code__
+    # Above what is routed stands who called `add_loss`: `call` of the layer may do so too, with
+    # losses of the user's.
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller.f_globals.get("__name__", "").startswith("kerasdist."):
+        caller = caller.f_back
+    called = inspect.unwrap(keras.layers.Layer.__call__)
+    return caller is not None and caller.f_code is called.__code__
 
 
 def masked_weights(sample_weight: Any, mask: Any):

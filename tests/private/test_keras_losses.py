@@ -1,5 +1,7 @@
 """The private names of losses and masks are where they were, and do what they did."""
 
+import types
+
 import keras
 import pytest
 import tensorflow as tf
@@ -10,12 +12,15 @@ from kerasdist.private import custom_parts, keras_losses, names
 def test_a_sum_over_the_batch_is_told_from_what_a_layer_adds_itself():
     seen = []
 
-    def ask(layer):
+    def ask(layer, loss):
         seen.append(keras_losses.is_sum_over_batch(layer))
 
+    # As the route, which stands in a module of kerasdist, whatever its own frames are.
+    names_there = {**globals(), "__name__": "kerasdist.training.routes"}
+    route = types.FunctionType(ask.__code__, names_there, closure=ask.__closure__)
+
     class Layer(keras.layers.Layer):
-        def add_loss(self, loss):  # Where the route is.
-            ask(self)
+        add_loss = route
 
         def call(self, inputs):
             self.add_loss(1.0)
