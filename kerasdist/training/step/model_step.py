@@ -203,8 +203,10 @@ class ModelStep:
     def _traced_again_if_made(
         self, states: replica_run.States, shares: batches.Shares
     ) -> Generator[None]:
+        may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
         if tf.executing_eagerly():
-            with self._made_states_put_back(states, shares):
+            put_back = self._made_states_put_back(states, shares)
+            with put_back if may_be_empty else contextlib.nullcontext():
                 yield
             return
         num_weights = len(self._model.weights)
@@ -215,7 +217,6 @@ class ModelStep:
             except Exception as raised:  # noqa: BLE001
                 # The second replica finds weights where the first had none, and they part ways.
                 error = raised
-        may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
         has_made = len(self._model.weights) > num_weights or (
             may_be_empty and len(self._states()) > len(states)
         )
@@ -247,7 +248,7 @@ class ModelStep:
         with tf.variable_creator_scope(create):
             yield
         found = self._states()
-        if not shares.may_be_empty or len(found) == len(states):
+        if len(found) == len(states):
             return
         for count, copies in zip(shares.counts, found.on_replicas(self._strategy), strict=True):
             made = [copy for copy in copies.of_examples if id(copy) in values and count == 0]
