@@ -32,7 +32,7 @@ class LocalCopies:
 
     def __init__(self, model: keras.Model):
         variables = model.trainable_variables
-        self._variables = [variable for variable in variables if _is_small(variable.value)]
+        self._variables = [variable for variable in variables if is_small(variable.value)]
         self._remote = [variable.value for variable in self._variables]
         self._prefix = variable_adapter.unique_name()
         self.are_all = bool(variables) and len(self._variables) == len(variables)
@@ -46,7 +46,7 @@ class LocalCopies:
         """
         copies: list = [None] * len(self._remote)
         fetched = []
-        for group in _by_server(dict(enumerate(self._remote))):
+        for group in by_server(dict(enumerate(self._remote))):
             values = _fetched(list(group.values()))
             fetched.extend(values)
             for position, value in zip(group, values, strict=True):
@@ -86,13 +86,13 @@ def sent(
         if gradient is None or is_sharded(weight):
             continue
         is_dense = not isinstance(gradient, tf.IndexedSlices)
-        if is_dense and gradient.dtype == weight.dtype and _is_small(weight):
+        if is_dense and gradient.dtype == weight.dtype and is_small(weight):
             dense[index] = weight
             continue
         device = weight.device
         result[index], there = sent_to(device, gradient)
         arrived.setdefault(device, []).extend(there)
-    for group in _by_server(dense):
+    for group in by_server(dense):
         small, like = [gradients[index] for index in group], list(group.values())
         device = like[0].device
         goes_along = note is not None and device not in notes
@@ -122,13 +122,14 @@ def sent_to(device: str, gradient: tf.Tensor | tf.IndexedSlices) -> tuple:
         return tf.IndexedSlices(*there), there
 
 
-def _is_small(variable: Any) -> bool:
+def is_small(variable: Any) -> bool:
+    """Whether a variable of TensorFlow's is sent together with others."""
     if is_sharded(variable) or not variable.shape.is_fully_defined():
         return False
     return variable.shape.num_elements() * variable.dtype.size <= _MOST_BYTES
 
 
-def _by_server(variables: dict[int, Any]) -> Iterable[dict[int, Any]]:
+def by_server(variables: dict[int, Any]) -> Iterable[dict[int, Any]]:
     """Returns variables, by numbers of theirs, in groups on the same task with the same dtype."""
     groups: dict = collections.defaultdict(dict)
     for number, variable in variables.items():
