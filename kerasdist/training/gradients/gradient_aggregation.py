@@ -88,8 +88,24 @@ def _apply_in_step(
     for callback in update_callback.of_step(replica.options.callbacks):
         replica.extra_sums.update(callback.extra_sums(own))
     gradients = _aggregate_of(variables, gradients, replica, _division_of(optimizer, replica))
+    rest = functools.partial(_apply_sum, original, optimizer, variables)
+    return delivery.hand_over(rest, gradients, variables, replica)
+
+
+def _apply_sum(
+    original: Callable, optimizer: Any, variables: list, gradients: list, replica: Replica
+) -> Any:
+    """Does all that follows the sum: the second half of `apply`, which another task may trace.
+
+    Args:
+        original: Of `apply`, as the two after it.
+        optimizer: As there.
+        variables: As there.
+        gradients: Of the global batch.
+        replica: The `current()` one, which knows what came of `extra_sums`.
+    """
     draws_seen = draws.looked_for_in_update(optimizer, replica)
-    with _local_updates(replica), draws_seen, delivery.updating(optimizer):
+    with _local_updates(replica), draws_seen, replica.delivery.updating(optimizer):
         return _update(original, optimizer, gradients, variables, replica)
 
 

@@ -15,11 +15,12 @@ from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.replica import graph_facts, replicas
+from kerasdist.training.replica.delivery import LocalDelivery
 
 _Optimizer = keras.optimizers.Optimizer
 
 
-class RemoteDelivery:
+class RemoteDelivery(LocalDelivery):
     """Sends them: small ones in one message for each parameter server; see `LocalDelivery`.
 
     Args:

@@ -12,6 +12,20 @@ from kerasdist.private import variable_adapter
 class LocalDelivery:
     """They are where the variables are: each replica updates its own copy."""
 
+    def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any):
+        """Hands the gradients of the global batch to what follows: callbacks, and the optimizer.
+
+        Args:
+            rest: Called as rest(gradients, replica); traces it.
+            gradients: The sum over the replicas: tensors, IndexedSlices or None.
+            variables: Keras' or TensorFlow's.
+            replica: The one that has computed them.
+
+        Returns:
+            What `rest` does, where that is known.
+        """
+        return rest(gradients, replica)
+
     def updating(self, optimizer: Any) -> contextlib.AbstractContextManager:
         """Returns a context in which `optimizer` updates the variables."""
         return contextlib.nullcontext()
