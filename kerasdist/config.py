@@ -31,7 +31,12 @@ class DeploymentConfig:
         num_replicas: Workers of the whole job. More than one without parameter servers means
             synchronous workers; TF-Slim did not allow that.
         num_ps_tasks: Parameter servers of the whole job. The default 0 keeps the variables on the
-            devices that train; at least 1 makes training asynchronous.
+            devices that train; at least 1 makes training asynchronous, without `sync_replicas`.
+        sync_replicas: With parameter servers, let the workers train synchronously: each update has
+            the mean gradient of several batches, one of each worker. Without parameter servers
+            they always do.
+        replicas_to_aggregate: Batches of each update of such workers. The default -1 stands for
+            `num_replicas`.
         worker_job_name: Name of the workers' job in the cluster.
         ps_job_name: Name of the parameter servers' job in the cluster.
 
@@ -52,6 +57,8 @@ class DeploymentConfig:
     replica_id: int = 0
     num_replicas: int = 1
     num_ps_tasks: int = 0
+    sync_replicas: bool = False
+    replicas_to_aggregate: int = -1
     worker_job_name: str = "worker"
     ps_job_name: str = "ps"
 
@@ -61,6 +68,8 @@ class DeploymentConfig:
         check_int("num_replicas", self.num_replicas, at_least=1)
         check_int("replica_id", self.replica_id, at_least=0)
         check_int("num_ps_tasks", self.num_ps_tasks, at_least=0)
+        check_bool("sync_replicas", self.sync_replicas)
+        _check_replicas_to_aggregate(self.replicas_to_aggregate, is_sync=self.sync_replicas)
         _check_job_name("worker_job_name", self.worker_job_name)
         _check_job_name("ps_job_name", self.ps_job_name)
         _check_replica_id_in_range(self.replica_id, self.num_replicas)
@@ -74,6 +83,20 @@ def check_num_clones(num_clones: int) -> None:
         raise ValueError(
             f"`num_clones` must be at most {_MOST_CLONES:,}: it counts the devices of one machine. "
             f"Received: num_clones={num_clones}. For more machines, use num_replicas."
+        )
+
+
+def _check_replicas_to_aggregate(number: int, *, is_sync: bool) -> None:
+    check_int("replicas_to_aggregate", number, at_least=-1)
+    if number == 0:
+        raise ValueError(
+            "`replicas_to_aggregate` must be at least 1, or -1 for all workers. Received: "
+            "replicas_to_aggregate=0."
+        )
+    if number > 0 and not is_sync:
+        raise ValueError(
+            f"`replicas_to_aggregate` is for synchronous workers. Received: replicas_to_aggregate="
+            f"{number}, sync_replicas=False. Give sync_replicas=True, too, or leave it out."
         )
 
 

@@ -41,6 +41,8 @@ WORKER_DEPLOYMENTS: dict[str, Any] = {
 }
 # One worker: with several the order of their updates is left to chance.
 PARAMETER_SERVERS: dict[str, Any] = {"1 worker + 1 ps": {"num_workers": 1, "num_ps": 1}}
+# Each batch of the program is one of a worker: an update has those of both.
+SYNCHRONOUS: dict[str, Any] = {"2 workers + 1 ps, synchronous": {"num_workers": 2, "num_ps": 1}}
 
 
 @functools.cache
@@ -87,18 +89,22 @@ def run_on_workers(function, workers: str, *, timeout_secs: float = 240) -> list
 
     Args:
         function: Runs in processes of their own, one per task; see `tests.fork_server`.
-        workers: A name in `WORKER_DEPLOYMENTS` or `PARAMETER_SERVERS`.
+        workers: A name in `WORKER_DEPLOYMENTS`, `PARAMETER_SERVERS` or `SYNCHRONOUS`.
         timeout_secs: Time for everything.
     """
-    arguments = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS}[workers]
+    arguments = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS, **SYNCHRONOUS}[workers]
+    config = None
+    if workers in SYNCHRONOUS:
+        numbers = {"num_replicas": arguments["num_workers"], "num_ps_tasks": arguments["num_ps"]}
+        config = kerasdist.DeploymentConfig(**numbers, sync_replicas=True)
     outputs = fork_server.run_cluster(
-        functools.partial(_run, function), timeout_secs=timeout_secs, **arguments
+        functools.partial(_run, function, config), timeout_secs=timeout_secs, **arguments
     )
     for output in outputs:
         assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
-    serve = workers in PARAMETER_SERVERS
+    serve = "num_ps" in arguments
     return [output.value for output in outputs if not serve or output.task.job == "chief"]
 
 
-def _run(function):
-    return function(kerasdist.make_strategy())
+def _run(function, config):
+    return function(kerasdist.make_strategy(config))

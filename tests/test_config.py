@@ -1,6 +1,7 @@
 """DeploymentConfig: the legacy fields, and a message for every mistake."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ def test_defaults_are_those_of_tf_slim():
         "replica_id": 0,
         "num_replicas": 1,
         "num_ps_tasks": 0,
+        "sync_replicas": False,
+        "replicas_to_aggregate": -1,
         "worker_job_name": "worker",
         "ps_job_name": "ps",
     }
@@ -26,12 +29,14 @@ def test_replicas_need_no_parameter_servers():
 
 
 def test_every_field_can_be_set():
-    fields = {
+    fields: dict[str, Any] = {
         "num_clones": 4,
         "clone_on_cpu": True,
         "replica_id": 2,
         "num_replicas": 3,
         "num_ps_tasks": 2,
+        "sync_replicas": True,
+        "replicas_to_aggregate": 5,
         "worker_job_name": "trainer",
         "ps_job_name": "variables",
     }

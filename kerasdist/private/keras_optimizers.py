@@ -238,6 +238,11 @@ def know_parts(optimizer: BaseOptimizer, variable: Any) -> None:
         indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
 
 
+def counter_of(optimizer: BaseOptimizer) -> keras.Variable:
+    """Returns what an optimizer counts its calls in; with accumulation `iterations` is computed."""
+    return optimizer._iterations
+
+
 def numbers_of(optimizer: BaseOptimizer) -> list[keras.Variable]:
     """Returns the scalars of an optimizer that each update of a weight reads."""
     numbers = [optimizer._iterations, optimizer._learning_rate]

@@ -34,6 +34,8 @@ class Choice:
         devices: The devices of each worker, one replica on each.
         num_workers: Worker tasks of the cluster.
         num_ps: Parameter server tasks of the cluster.
+        num_to_aggregate: Batches of each update, where workers of parameter servers are
+            synchronous; else None.
     """
 
     strategy: StrategyName
@@ -41,6 +43,7 @@ class Choice:
     devices: tuple[str, ...]
     num_workers: int = 1
     num_ps: int = 0
+    num_to_aggregate: int | None = None
 
     def __str__(self) -> str:
         return f"{self.strategy} ({self.reason})"
@@ -78,6 +81,7 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
     else:
         wish = f"num_clones={config.num_clones}"
     _check_against_cluster(config, cluster)
+    num_to_aggregate = _num_to_aggregate(config)
     if config.num_ps_tasks > 0:
         _check_clones_of_asynchronous_workers(config)
     devices = _devices(config, _num_gpus_of_worker(config, cluster, num_gpus))
@@ -85,10 +89,11 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
     if config.num_ps_tasks > 0:
         return Choice(
             strategy="ParameterServerStrategy",
-            reason=f"num_ps_tasks={config.num_ps_tasks}: asynchronous workers",
+            reason=f"num_ps_tasks={config.num_ps_tasks}: {_pace(num_to_aggregate)}",
             devices=devices,
             num_workers=config.num_replicas,
             num_ps=config.num_ps_tasks,
+            num_to_aggregate=num_to_aggregate,
         )
     if config.num_replicas > 1:
         return Choice(
@@ -209,6 +214,28 @@ def _describe_missing_chief(cluster: Cluster):
         f"On this machine, `python -m kerasdist launch --workers {cluster.num_workers} --ps "
         f"{cluster.num_ps}` starts a chief too."
     )
+
+
+def _num_to_aggregate(config: DeploymentConfig) -> int | None:
+    """Returns the batches of each update of synchronous workers of parameter servers."""
+    if not config.sync_replicas:
+        return None
+    number = config.replicas_to_aggregate
+    number = config.num_replicas if number == -1 else number
+    is_of_all = number == config.num_replicas
+    if number < config.num_replicas or not (config.num_ps_tasks or is_of_all):
+        raise ValueError(
+            "Backup workers, and several batches of a worker in an update, cannot be had here. "
+            f"Received: replicas_to_aggregate={number}, num_replicas={config.num_replicas}, "
+            f"num_ps_tasks={config.num_ps_tasks}. Leave replicas_to_aggregate out."
+        )
+    return number if config.num_ps_tasks else None
+
+
+def _pace(num_to_aggregate: int | None) -> str:
+    if num_to_aggregate is None:
+        return "asynchronous workers"
+    return f"synchronous workers, {num_to_aggregate} batches in an update"
 
 
 def _check_clones_of_asynchronous_workers(config: DeploymentConfig):

@@ -147,7 +147,12 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
         return strategy
     if cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
-    known = {"cluster": cluster, "devices": choice.devices, **vars(options)}
+    known = {
+        "cluster": cluster,
+        "devices": choice.devices,
+        "num_to_aggregate": choice.num_to_aggregate,
+        **vars(options),
+    }
     strategy = membership.find(known)
     if strategy is not None:
         return strategy
@@ -269,7 +274,13 @@ def _join_parameter_servers(
     tell = ShutdownMessage(cluster).tell
     peer_failure.handle(cluster, tell=tell)
     with StartLimit(cluster, options.start_timeout_secs):
-        return ParameterServerStrategy(cluster, options, reason=choice.reason, tell=tell)
+        return ParameterServerStrategy(
+            cluster,
+            options,
+            num_to_aggregate=choice.num_to_aggregate,
+            reason=choice.reason,
+            tell=tell,
+        )
 
 
 def _keepalive(heartbeat_timeout_secs: float) -> str:

@@ -19,7 +19,7 @@ from kerasdist.training.parameter_servers.worker_times import DataWaits
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
-    """TensorFlow's ParameterServerStrategy, in whose scope stock `fit` trains asynchronously.
+    """TensorFlow's ParameterServerStrategy, in whose scope stock `fit` trains.
 
     The chief makes it and runs the program; workers and ps tasks serve (see `serve`).
 
@@ -27,6 +27,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         cluster: The chief, workers and ps tasks; this process is the chief.
         options: As `make_strategy` makes them. The time to start also limits the wait where no
             worker is left.
+        num_to_aggregate: Batches of each update of synchronous workers; None for asynchronous ones.
         reason: Why it was chosen, for the plan.
         tell: Is called with what ends the job, to tell the other tasks.
 
@@ -41,12 +42,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         cluster: Cluster,
         options: ClusterOptions,
         *,
+        num_to_aggregate: int | None = None,
         reason: str = "",
         tell: Callable[[str], object] = lambda cause: None,
     ):
         divide = options.variable_partitioner
         super().__init__(make_resolver(cluster), divide and sharded_variables.checked(divide))
-        remote = _remote_workers(self, cluster, options)
+        remote = _remote_workers(self, cluster, options, num_to_aggregate)
         step_watch = ChiefWatch(
             cluster,
             awaited=lambda: remote.watch.awaited,
@@ -58,7 +60,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             cluster=cluster,
             reason=reason,
             has_remote_variables=True,
-            is_async=True,
+            is_async=num_to_aggregate is None,
             step_watch=step_watch,
             remote=remote,
         )
@@ -67,7 +69,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
 
 def _remote_workers(
-    strategy: tf.distribute.ParameterServerStrategy, cluster: Cluster, options: ClusterOptions
+    strategy: tf.distribute.ParameterServerStrategy,
+    cluster: Cluster,
+    options: ClusterOptions,
+    num_to_aggregate: int | None,
 ) -> RemoteWorkers:
     coordinator = _Coordinator(strategy)
     coordinator_adapter.copy_results_first(coordinator)
@@ -83,6 +88,7 @@ def _remote_workers(
         ),
         data_waits=DataWaits(),
         steps_per_call=options.steps_per_call,
+        num_to_aggregate=num_to_aggregate,
         # As on the workers, which run the same program up to here.
         is_deterministic=runtime.is_deterministic(),
     )

@@ -50,6 +50,12 @@ from kerasdist.training.parameter_servers import step_function as worker_step_fu
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
+from kerasdist.training.parameter_servers.synchronous_epoch_iterator import (
+    SynchronousEpochIterator,
+)
+from kerasdist.training.parameter_servers.synchronous_step_function import (
+    SynchronousStepFunction,
+)
 from kerasdist.training.replica import replicas
 from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.replica.replicas import (
@@ -146,15 +152,18 @@ def _make_train_function(original: Callable, model: keras.Model, force: bool = F
 def _check(model: keras.Model):
     """Refuses what a step cannot do here, before callbacks prepare for it or anything is traced."""
     scope_checks.check(model)
-    if traits.is_async(model.distribute_strategy):
+    if traits.has_remote_variables(model.distribute_strategy):
         worker_step_function.check(model)
 
 
 def _make_step(
     model: keras.Model, step: Callable, *, trial: Any, **arguments: Any
 ) -> TrainFunction:
-    if traits.is_async(model.distribute_strategy):
-        return WorkerStepFunction(model, step, **arguments)
+    strategy = model.distribute_strategy
+    if traits.has_remote_variables(strategy):
+        is_async = traits.is_async(strategy) or not arguments.get("trains", True)
+        kind = WorkerStepFunction if is_async else SynchronousStepFunction
+        return kind(model, step, **arguments)
     whole_metrics.prepare(model)
     return StepFunction(model, step, trial=trial, **arguments)
 
@@ -375,8 +384,10 @@ def _make_epoch_iterator(
     original: Callable, *args: Any, distribute_strategy: Any = None, **kwargs: Any
 ):
     make = original
-    if traits.is_async(distribute_strategy) and not running_call.reads_whole_data():
-        make = WorkerEpochIterator
+    is_remote = traits.has_remote_variables(distribute_strategy)
+    if is_remote and not running_call.reads_whole_data():
+        is_async = traits.is_async(distribute_strategy) or not running_call.is_fit()
+        make = WorkerEpochIterator if is_async else SynchronousEpochIterator
     elif strategy_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)

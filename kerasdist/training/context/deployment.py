@@ -27,6 +27,7 @@ class RemoteWorkers:
         watch: Which of them are lost.
         data_waits: How long they wait for the data of the program.
         steps_per_call: Steps that a worker runs in one call, where the user has chosen.
+        num_to_aggregate: Batches of each update of synchronous workers; None for asynchronous ones.
         is_deterministic: Whether TensorFlow computes the same each time, here and on the workers.
     """
 
@@ -34,6 +35,7 @@ class RemoteWorkers:
     watch: "WorkerWatch"
     data_waits: "DataWaits"
     steps_per_call: int | None = None
+    num_to_aggregate: int | None = None
     is_deterministic: bool = False
 
 

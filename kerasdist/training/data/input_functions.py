@@ -36,7 +36,7 @@ def dataset_of_worker(function: Callable, strategy: tf.distribute.Strategy) -> t
     """
     if running_call.reads_whole_data():
         return make(function, num_workers=1, index=0)
-    if traits.is_async(strategy):
+    if traits.has_remote_variables(strategy):
         return make(function, num_workers=peers.num_workers(strategy), index=0)
     index, num_workers = peers.index_of(strategy), peers.count(strategy)
     return make(function, num_workers=num_workers, index=index, num_replicas=num_workers)

@@ -96,6 +96,9 @@ def _run(call: Callable, optimizer: Any, gradients: Iterable, variables: Any) ->
         is_as_given = [id(each) for each in updated] == [id(each) for each in given]
         # A LossScaleOptimizer only hands over to its inner one, which the callbacks are for.
         is_last = not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        # The chief of synchronous workers traces it for a replica of its own.
+        replica = replicas.current()
+        assert replica is not None
         with _in_custom_apply(replica) if is_last else contextlib.nullcontext():
             results.append(call(gradients, updated, is_as_given=is_as_given))
 

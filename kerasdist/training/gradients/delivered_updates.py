@@ -100,11 +100,13 @@ def _is_of_several_workers(variable: keras.Variable) -> bool:
 
     Keras reads a variable and assigns the sum, which takes back what came between.
     """
-    is_step = not tf.executing_eagerly() and traits.is_async(tf.distribute.get_strategy())
+    is_step = not tf.executing_eagerly() and traits.has_remote_variables(
+        tf.distribute.get_strategy()
+    )
     is_step = is_step and replicas.current() is None
     return is_step and isinstance(variable.value, tf.Variable)
 
 
 def _delivery_to_others(replica: Replica) -> Any:
     """Returns how a step reaches variables that other workers change, too; None elsewhere."""
-    return replica.delivery if traits.is_async(tf.distribute.get_strategy()) else None
+    return replica.delivery if traits.has_remote_variables(tf.distribute.get_strategy()) else None

@@ -110,7 +110,7 @@ class MetricResults:
         self._past, self._of_model = {}, {}
         with contextlib.ExitStack() as stack:
             # Those on parameter servers are of all workers in the step, too.
-            if not traits.is_async(self._model.distribute_strategy):
+            if not traits.has_remote_variables(self._model.distribute_strategy):
                 stack.enter_context(
                     method_replaced(self._model, "get_metrics_result", self._note_of_model)
                 )
@@ -157,7 +157,7 @@ class MetricResults:
         Args:
             replicas: What the step has returned on each replica of this worker.
         """
-        if traits.is_async(self._model.distribute_strategy):
+        if traits.has_remote_variables(self._model.distribute_strategy):
             return replicas
         first, *others = [keras.tree.flatten_with_path(logs) for logs in replicas]
         values = [

@@ -53,10 +53,11 @@ class CallRunner:
         run, numbers = self._steps.of_call(call, has_lost=self._watch.has_lost)
         iterators = source.iterators(self._steps.progress)
         arguments = (iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
-        run = self._traced(run, source.data, arguments)
-        call.result = self._schedule_once(run, arguments)
+        run = self.traced(run, source.data, arguments)
+        call.result = self.schedule_once(run, arguments)
 
-    def _traced(self, run: Callable, data: WorkerDataSource, arguments: tuple) -> Callable:
+    def traced(self, run: Callable, data: WorkerDataSource, arguments: tuple) -> Callable:
+        """Returns a function of workers, traced for data that they read."""
         if data is not self._traced_for:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
@@ -77,10 +78,11 @@ class CallRunner:
         if data is not None:
             # The trace is that of workers which read it. Keras weighs losses in another way where
             # the shape says how many examples there are, and a batch that is here does.
-            run = self._traced(run, data, (_spec_of(batch, data.element_spec), *numbers))
-        return self._schedule_once(run, (batch, *numbers))
+            run = self.traced(run, data, (_spec_of(batch, data.element_spec), *numbers))
+        return self.schedule_once(run, (batch, *numbers))
 
-    def _schedule_once(self, run: Callable, arguments: tuple) -> _Scheduled:
+    def schedule_once(self, run: Callable, arguments: tuple) -> _Scheduled:
+        """Lets the next worker that is free run a function, which no other one runs again."""
         attempt = self._ledger.attempt()
         result = _again_while_asked(
             coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
@@ -121,7 +123,7 @@ class CallRunner:
 
         def schedule(done: _Done) -> _Scheduled:
             arguments = iterators, num_steps, tf.constant(done)
-            return self._schedule_once(self._steps.next_again, arguments)
+            return self.schedule_once(self._steps.next_again, arguments)
 
         self._until_done(done, schedule)
         return call.num_steps

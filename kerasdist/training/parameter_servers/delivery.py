@@ -109,7 +109,7 @@ class RemoteDelivery(LocalDelivery):
             self._clipped = [variable for gradient, variable in pairs if gradient is not None]
         else:
             gradients = self._send(gradients, variables)
-        counter = optimizer.iterations.value
+        counter = keras_optimizers.counter_of(optimizer).value
         with self._after_arrival_on(counter.device):
             if self._ledger:
                 with tf.control_dependencies(computed):
@@ -144,7 +144,7 @@ class RemoteDelivery(LocalDelivery):
         self._begin_noted()
         self._note = self._ledger.note(self._number) if self._ledger else None
         self._optimizer, self._is_updating = optimizer, True
-        self.add_in_place(optimizer.iterations, 1)
+        self.add_in_place(keras_optimizers.counter_of(optimizer), 1)
 
     def clip(self, original: Callable, optimizer: _Optimizer, gradients: list) -> list:
         """Sends gradients that the optimizer scales or clips on the worker, once it has."""
@@ -208,10 +208,10 @@ class RemoteDelivery(LocalDelivery):
 
     def add_in_place(self, variable: keras.Variable, value: Any) -> None:
         """Adds to a variable where it lives; that of the updates together with them."""
-        if self._divided is not None and variable is self._divided.iterations:
+        if self._divided and variable is keras_optimizers.counter_of(self._divided):
             return
         add = functools.partial(variable_adapter.add_in_place, variable, value)
-        if self._note is None or variable is not self._optimizer.iterations:
+        if self._note is None or variable is not keras_optimizers.counter_of(self._optimizer):
             add()
             return
         self._update_on(variable.value.device, add)

@@ -223,7 +223,7 @@ class WorkerEpochIterator(EpochIterator):
             announce(f"Data: {self._data.description}.")
         return self._data.start()
 
-    def calls(self) -> Iterator[tuple[int, int, Calls]]:
+    def calls(self) -> Iterator[tuple[int, int, Any]]:
         """Yields (first step, last step, calls) for each call that ends."""
         # As in Keras, which counts in calls of `steps_per_execution` steps, and makes an iterator
         # more at the end of data of known length. Calls on workers have as many steps as they like.

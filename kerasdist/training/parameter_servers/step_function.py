@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, custom_parts, keras_fit, keras_optimizers
-from kerasdist.training.context import deployment, peers
+from kerasdist.training.context import deployment, peers, traits
 from kerasdist.training.hooks import scope_checks
 from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
@@ -27,6 +27,7 @@ from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, mos
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
+from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.step.model_step import ModelStep
 
 # Age of the logs at which they are read again: that takes milliseconds.
@@ -46,7 +47,7 @@ class WorkerStepFunction(TrainFunction):
         self._model_step = ModelStep(
             model,
             step,
-            make_delivery=lambda: RemoteDelivery(self._copies, self.times, self._ledger),
+            make_delivery=self._make_delivery,
             make_times=functools.partial(WorkerTimes, self._strategy),
             **arguments,
         )
@@ -62,8 +63,8 @@ class WorkerStepFunction(TrainFunction):
         # One more for calls that are made again, one after the other.
         num_rows = most_running(num_workers) + num_workers + 1
         self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
-        steps = WorkerSteps(model, self._model_step, copies=self._copies, ledger=self._ledger)
-        self._runner = CallRunner(self._strategy, steps, self._ledger)
+        self._steps = WorkerSteps(model, self._model_step, copies=self._copies, ledger=self._ledger)
+        self._runner = CallRunner(self._strategy, self._steps, self._ledger)
         self._running: list[Call] = []
         self._abandoned = functools.partial(
             abandonment.abandoned_after_errors, self._coordinator, self._running
@@ -73,6 +74,9 @@ class WorkerStepFunction(TrainFunction):
         self._num_steps_of_epoch = 0
         self._recent: dict | None = None
         self._recent_at = 0.0
+
+    def _make_delivery(self) -> LocalDelivery:
+        return RemoteDelivery(self._copies, self.times, self._ledger)
 
     @property
     def may_have_discarded(self) -> bool:
@@ -186,7 +190,7 @@ class WorkerStepFunction(TrainFunction):
 
 
 def check(model: keras.Model) -> None:
-    """Checks, before anything is traced, that asynchronous workers can run the steps of a model.
+    """Checks, before anything is traced, that workers can run the steps of a model.
 
     Raises:
         ValueError: It is to run eagerly, or one of its optimizers accumulates gradients.
@@ -199,7 +203,8 @@ def check(model: keras.Model) -> None:
             "kerasdist.Cluster.local())`."
         )
     for optimizer in keras_optimizers.updating_of(model):
-        if steps := optimizer.gradient_accumulation_steps:
+        steps = optimizer.gradient_accumulation_steps
+        if steps and traits.is_async(model.distribute_strategy):
             raise ValueError(
                 "Workers that train the same variables cannot accumulate gradients in them: one "
                 "would apply what another has half added. Received: gradient_accumulation_steps="

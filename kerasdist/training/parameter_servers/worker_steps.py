@@ -20,6 +20,8 @@ from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
+from kerasdist.training.parameter_servers.rounds import Rounds
+from kerasdist.training.parameter_servers.staged_update import StagedUpdate
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Steps in each iteration of a long loop, where steps take little longer than their messages: an
@@ -102,6 +104,19 @@ class WorkerSteps:
         # Without a lost worker, hardly one is past a position: one step then needs no loop.
         is_simple = call.num_steps == 1 and not has_lost
         return self._run_step_at if is_simple else self._run_steps_at[at_once], numbers
+
+    def in_rounds(self, rounds: Rounds, update: StagedUpdate) -> Callable:
+        """Returns what runs steps whose gradients are staged, until it is told to stop.
+
+        Args:
+            rounds: They say at which positions.
+            update: The rest of the steps, which another task makes.
+
+        Returns:
+            A function of the worker's iterator and two numbers: the generation of the data, and the
+            seat of the worker.
+        """
+        return graph_function(functools.partial(self._steps_in_rounds, rounds, update))
 
     def of_batch(self, position: int, done: np.ndarray | None) -> tuple[Callable, list]:
         """Returns what runs the step of a batch that the chief sends.
@@ -214,6 +229,22 @@ class WorkerSteps:
     def _given_step_again(self, batch: Any, position: tf.Tensor, done: tf.Tensor | None) -> None:
         with self._collected(done) as num_examples:
             self._one_step(0, position, batch, num_examples)
+
+    def _steps_in_rounds(
+        self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
+    ) -> None:
+        generation, seat = tf.unstack(numbers)
+        with self._collected() as num_examples:
+
+            def contribute(key: tf.Tensor, position: Any) -> list:
+                _skip(iterator, _not_negative(position - self._progress_of(generation)))
+                index, batch = self._next(iterator)
+                self._note_progress(generation, index + 1)
+                with update.staging(key) as staged:
+                    self._one_step(0, index, batch, num_examples)
+                return staged
+
+            rounds.work(seat, contribute)
 
     @contextlib.contextmanager
     def _collected(self, done: tf.Tensor | None = None) -> Generator[tf.Variable]:

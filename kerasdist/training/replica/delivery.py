@@ -10,7 +10,13 @@ from kerasdist.private import variable_adapter
 
 
 class LocalDelivery:
-    """They are where the variables are: each replica updates its own copy."""
+    """They are where the variables are: each replica updates its own copy.
+
+    Attributes:
+        needs_divisors: Whether it asks what the losses were divided by.
+    """
+
+    needs_divisors = False
 
     def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any):
         """Hands the gradients of the global batch to what follows: callbacks, and the optimizer.

@@ -170,7 +170,7 @@ class Replica:
 
     def needs_divisors(self) -> bool:
         """Whether somebody asks what losses are divided by."""
-        return bool(self.options.callbacks)
+        return bool(self.options.callbacks) or self.delivery.needs_divisors
 
     def total(self, value: tf.Tensor) -> tf.Tensor:
         """Returns a number of this replica's examples, added up over all examples."""

@@ -117,7 +117,7 @@ class CallbackList(keras.callbacks.CallbackList):
             self._look_for_drift()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        if traits.is_async(self._strategy):
+        if traits.has_remote_variables(self._strategy):
             self._look_for_nan(logs)
         super().on_epoch_end(epoch, logs)
         if not self._is_only_worker:

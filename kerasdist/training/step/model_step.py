@@ -88,7 +88,7 @@ class ModelStep:
         of_step = update_callback.of_step(callbacks)
         self.losses = LossSums(self._strategy)
         self._adds_losses = any(callback.measures_losses for callback in of_step)
-        self._adds_losses &= not traits.is_async(self._strategy)
+        self._adds_losses &= not traits.has_remote_variables(self._strategy)
         self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks

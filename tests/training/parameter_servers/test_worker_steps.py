@@ -32,7 +32,7 @@ def run(worker_in_process):
         call = Call(calls=calls, position=position, num_steps=num_steps)
         runner = function._runner
         steps, numbers = runner._steps.of_call(call, has_lost=has_lost)
-        result, _ = runner._schedule_once(steps, (iterator, tf.constant(numbers, tf.int64)))
+        result, _ = runner.schedule_once(steps, (iterator, tf.constant(numbers, tf.int64)))
         return result.numpy().tolist()
 
     return run

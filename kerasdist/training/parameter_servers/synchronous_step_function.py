@@ -1,0 +1,140 @@
+"""Runs the steps of `fit` on synchronous workers: each is an update, of several batches.
+
+Workers compute batches for as long as a call lasts, and stage what comes of them. The chief makes
+the updates itself, in one graph (`rounds`).
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import coordinator_adapter
+from kerasdist.training.context import deployment, peers
+from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.hooks.lazy_logs import RecentLogs
+from kerasdist.training.parameter_servers import ledger
+from kerasdist.training.parameter_servers.rounds import Progress, Result, Rounds
+from kerasdist.training.parameter_servers.staged_update import StagedUpdate
+from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
+from kerasdist.training.parameter_servers.synchronous_epoch_iterator import Updates
+from kerasdist.training.replica.delivery import LocalDelivery
+
+_LOOK_SECS = 0.1
+
+
+class SynchronousStepFunction(WorkerStepFunction):
+    """Runs the steps of a model on the workers of a ParameterServerStrategy, all together.
+
+    Args: those of `ModelStep`.
+    """
+
+    def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
+        super().__init__(model, step, **arguments)
+        number = deployment.remote_workers(self._strategy).num_to_aggregate
+        assert number is not None
+        self._num_to_aggregate, self._num_seats = number, peers.num_workers(self._strategy)
+        device, *_ = ledger.devices_of(self._strategy)
+        self._rounds = Rounds(num_seats=self._num_seats, device=device)
+        self._update = StagedUpdate(self._strategy, self._copies)
+        self._work = self._steps.in_rounds(self._rounds, self._update)
+        self._begin: Callable | None = None  # The graphs of the chief, once they are traced.
+        self._of_number: dict[int, Callable] = {}
+        self._key = self._number = tf.constant(0, tf.int64)
+
+    def _make_delivery(self) -> LocalDelivery:
+        return self._update.delivery()
+
+    def restart(self) -> None:
+        super().restart()
+        self._rounds.clear()
+        self._update.contributions.clear()
+
+    def _call(self, data: Any) -> dict:
+        if not isinstance(data, Updates):
+            raise ValueError(
+                "Synchronous workers over parameter servers train with `fit`. Received: "
+                "`train_on_batch`, whose batch one worker would compute alone."
+            )
+        with self._abandoned():
+            self._make(data)
+        return RecentLogs(
+            self._read_recent, read_exact=self._read_exact, nesting=self._model_step.logs.nesting
+        )
+
+    def _make(self, call: Updates) -> None:
+        """Makes some updates, while all workers compute batches for them."""
+        working = [self._let_work(call, seat) for seat in range(self._num_seats)]
+        position, end = (tf.constant(each, tf.int64) for each in (call.position, call.end))
+        progress = Progress(self._key, position, end, self._number)
+        full, rest = divmod(call.end - call.position, self._num_to_aggregate)
+        with self._interrupted_if_ended(working):
+            progress = self._begun(progress)
+            for number, num_updates in ((self._num_to_aggregate, full), (rest, int(rest > 0))):
+                if num_updates:
+                    progress = self._made(number, num_updates, progress)
+        self._key, self._number = progress.key, progress.update
+        self._rounds.end()
+        for promise, attempt in working:
+            self._watch.fetch_once(promise, attempt)
+            if attempt.is_lost:
+                raise tf.errors.UnavailableError(None, None, "A synchronous worker is lost.")
+
+    def _let_work(self, call: Updates, seat: int) -> tuple:
+        iterators = call.source.iterators(self._steps.progress)
+        arguments = iterators, tf.constant([call.source.generation, seat], tf.int64)
+        run = self._runner.traced(self._work, call.source.data, arguments)
+        return self._runner.schedule_once(run, arguments)
+
+    @contextlib.contextmanager
+    def _interrupted_if_ended(self, working: list[tuple]) -> Generator[None]:
+        """Ends the wait for workers if one of them ends before it is told to."""
+        is_done = threading.Event()
+
+        def look() -> None:
+            while not is_done.wait(_LOOK_SECS):
+                if any(coordinator_adapter.wait_for(promise, 0) for promise, _ in working):
+                    self._rounds.interrupt()
+                    return
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            thread.join()
+
+    def _begun(self, progress: Progress) -> Progress:
+        if self._begin is None:
+            begin = graph_function(lambda place: self._rounds.begin(place, self._num_to_aggregate))
+            self._begin = begin.get_concrete_function(progress)
+        return Progress(*self._begin(progress))
+
+    def _made(self, number: int, num_updates: int, progress: Progress) -> Progress:
+        """Makes some updates, each of `number` batches; returns how far the epoch is then."""
+        arguments = tf.constant(num_updates, tf.int64), progress
+        if number not in self._of_number:
+            self._step_watch.expect_trace()
+            with self._strategy.scope(), coordinator_adapter.traced_for_workers(self._strategy):
+                graph = graph_function(lambda *given: _values_of(self._updates(number, *given)))
+                self._of_number[number] = graph.get_concrete_function(*arguments)
+        _, progress, *_ = self._of_number[number](*arguments)
+        return Progress(*progress)
+
+    def _updates(self, number: int, num_updates: tf.Tensor, progress: Progress) -> Result:
+        return self._rounds.updates(
+            num_updates,
+            progress,
+            num_to_aggregate=number,
+            update=self._update.make,
+            drop=self._update.contributions.drop,
+        )
+
+
+def _values_of(result: Result) -> tuple:
+    """Returns what a graph may return: no dataclass of ours."""
+    return result.num_made, result.progress, result.positions, result.num_dropped
