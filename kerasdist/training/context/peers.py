@@ -31,7 +31,7 @@ _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in t
 def cluster_of(strategy: object) -> Cluster:
     """Returns the cluster of the peers, a local one beside parameter servers."""
     found = deployment.of(strategy)
-    return Cluster.local() if found.is_async else found.cluster
+    return Cluster.local() if found.has_remote_variables else found.cluster
 
 
 def task_of(strategy: object) -> str | None:
