@@ -152,8 +152,10 @@ def _make_train_function(original: Callable, model: keras.Model, force: bool = F
 def _check(model: keras.Model):
     """Refuses what a step cannot do here, before callbacks prepare for it or anything is traced."""
     scope_checks.check(model)
-    if traits.has_remote_variables(model.distribute_strategy):
+    if traits.is_async(model.distribute_strategy):
         worker_step_function.check(model)
+    elif traits.has_remote_variables(model.distribute_strategy):
+        worker_step_function.check_compiled(model)
 
 
 def _make_step(
@@ -386,8 +388,9 @@ def _make_epoch_iterator(
     make = original
     is_remote = traits.has_remote_variables(distribute_strategy)
     if is_remote and not running_call.reads_whole_data():
-        is_async = traits.is_async(distribute_strategy) or not running_call.is_fit()
-        make = WorkerEpochIterator if is_async else SynchronousEpochIterator
+        is_of_training = running_call.is_fit() and running_call.is_first_data()
+        is_sync = is_of_training and not traits.is_async(distribute_strategy)
+        make = SynchronousEpochIterator if is_sync else WorkerEpochIterator
     elif strategy_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)

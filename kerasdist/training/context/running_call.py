@@ -108,6 +108,11 @@ def is_fit() -> bool:
     return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].method == "fit"
 
 
+def is_first_data() -> bool:
+    """Whether data that is made ready now is the first of the innermost call: that of training."""
+    return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].data_state is _no_state
+
+
 def training_of(model: "keras.Model") -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
     for call in memory.THREAD.calls:

@@ -268,8 +268,9 @@ def _aggregate_anew(variables: list, gradients: list, replica: Replica) -> list:
 
     Those that it has computed anew, from the examples of this replica, meet here.
     """
-    is_of_batch = not tf.executing_eagerly() and replica.dependence.is_in(gradients)
-    if not isinstance(replica, Peer) or not is_of_batch:
+    if not isinstance(replica, Peer) or tf.executing_eagerly():
+        return gradients
+    if not replica.dependence.is_in(gradients):
         return gradients
     with _local_updates(replica, False):  # Nobody has scaled their loss.
         return _aggregate_of(variables, gradients, replica.anew(), 1)

@@ -67,7 +67,7 @@ class RemoteDelivery(LocalDelivery):
         self._arrived: dict = {}  # By device, gradients that have arrived there.
         self._notes: dict = {}  # By device, notes that have arrived with them.
         self._written: dict = {}  # By device, what writes the note.
-        self._sent: dict = {}  # By tensor and device, what it is there.
+        self._sent: dict = {}  # By tensor, device and graph, what it is there.
 
     def carry_out(self, update: Callable, *, is_divided: bool = False) -> None:
         """Traces an update, and in a call that is made again one of those that are missing.
@@ -111,11 +111,11 @@ class RemoteDelivery(LocalDelivery):
             gradients = self._send(gradients, variables)
         counter = keras_optimizers.counter_of(optimizer).value
         with self._after_arrival_on(counter.device):
+            shared = keras_optimizers.numbers_of(optimizer)
+            self._numbers = [(each, _read_in_place(each.value)) for each in shared]
             if self._ledger:
                 with tf.control_dependencies(computed):
                     self._note = tf.identity(note)
-                shared = keras_optimizers.numbers_of(optimizer)
-                self._numbers = [(each, _read_in_place(each.value)) for each in shared]
                 weights = map(variable_adapter.value_of, variables)
                 self._updated = list(itertools.chain(*map(divided_values.parts_of, weights)))
             self._optimizer = optimizer
@@ -299,7 +299,8 @@ class RemoteDelivery(LocalDelivery):
         """Returns a tensor on `device`, where it is sent once."""
         if not isinstance(tensor, tf.Tensor):
             return tensor
-        key = tensor.ref(), device
+        # In the branch of a condition, as of an accumulation, for that branch alone.
+        key = tensor.ref(), device, id(tf.compat.v1.get_default_graph())
         if key not in self._sent:
             with tf.device(device), tf.control_dependencies(None):
                 self._sent[key] = tf.identity(tensor)

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, custom_parts, keras_fit, keras_optimizers
-from kerasdist.training.context import deployment, peers, traits
+from kerasdist.training.context import deployment, peers
 from kerasdist.training.hooks import scope_checks
 from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
@@ -189,11 +189,11 @@ class WorkerStepFunction(TrainFunction):
             return self._model_step.logs.read()
 
 
-def check(model: keras.Model) -> None:
+def check_compiled(model: keras.Model) -> None:
     """Checks, before anything is traced, that workers can run the steps of a model.
 
     Raises:
-        ValueError: It is to run eagerly, or one of its optimizers accumulates gradients.
+        ValueError: It is to run eagerly.
     """
     if model.run_eagerly:
         raise ValueError(
@@ -202,9 +202,17 @@ def check(model: keras.Model) -> None:
             "with run_eagerly=False; to debug, run on one device: `make_strategy(cluster="
             "kerasdist.Cluster.local())`."
         )
+
+
+def check(model: keras.Model) -> None:
+    """Checks, before anything is traced, that asynchronous workers can run the steps of a model.
+
+    Raises:
+        ValueError: It is to run eagerly, or one of its optimizers accumulates gradients.
+    """
+    check_compiled(model)
     for optimizer in keras_optimizers.updating_of(model):
-        steps = optimizer.gradient_accumulation_steps
-        if steps and traits.is_async(model.distribute_strategy):
+        if steps := optimizer.gradient_accumulation_steps:
             raise ValueError(
                 "Workers that train the same variables cannot accumulate gradients in them: one "
                 "would apply what another has half added. Received: gradient_accumulation_steps="

@@ -43,6 +43,7 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._work = self._steps.in_rounds(self._rounds, self._update)
         self._begin: Callable | None = None  # The graphs of the chief, once they are traced.
         self._of_number: dict[int, Callable] = {}
+        self._working: list[tuple] = []  # What workers do, until it is awaited.
         self._key = self._number = tf.constant(0, tf.int64)
 
     def _make_delivery(self) -> LocalDelivery:
@@ -50,6 +51,7 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     def restart(self) -> None:
         super().restart()
+        self._end_after_error()
         self._rounds.clear()
         self._update.contributions.clear()
 
@@ -67,36 +69,57 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     def _make(self, call: Updates) -> None:
         """Makes some updates, while all workers compute batches for them."""
-        working = [self._let_work(call, seat) for seat in range(self._num_seats)]
+        arguments = self._arguments(call, seat=0)
+        run = self._runner.traced(self._work, call.source.data, arguments)
         position, end = (tf.constant(each, tf.int64) for each in (call.position, call.end))
         progress = Progress(self._key, position, end, self._number)
         full, rest = divmod(call.end - call.position, self._num_to_aggregate)
-        with self._interrupted_if_ended(working):
+        parts = [(self._num_to_aggregate, full), *([(rest, 1)] if rest else [])]
+        # An error of a trace comes before any worker waits for a token.
+        graphs = [(self._graph_of(number, progress), count) for number, count in parts if count]
+        self._end_after_error()
+        for seat in range(self._num_seats):
+            arguments = self._arguments(call, seat)
+            self._working.append(self._runner.schedule_once(run, arguments))
+        with self._working_until_the_end():
             progress = self._begun(progress)
-            for number, num_updates in ((self._num_to_aggregate, full), (rest, int(rest > 0))):
-                if num_updates:
-                    progress = self._made(number, num_updates, progress)
+            for make, count in graphs:
+                num_made, found, *_ = make(tf.constant(count, tf.int64), progress)
+                progress = Progress(*found)
+                if int(num_made) < count:
+                    break
         self._key, self._number = progress.key, progress.update
-        self._rounds.end()
-        for promise, attempt in working:
-            self._watch.fetch_once(promise, attempt)
+        while self._working:
+            self._watch.fetch_once(*self._working[0])
+            _, attempt = self._working.pop(0)
             if attempt.is_lost:
                 raise tf.errors.UnavailableError(None, None, "A synchronous worker is lost.")
 
-    def _let_work(self, call: Updates, seat: int) -> tuple:
+    def _end_after_error(self) -> None:
+        """Lets workers end that an error has left, and forgets what they have done."""
+        if not self._working:
+            return
+        self._rounds.clear()
+        self._rounds.end()
+        for promise, attempt in self._working:
+            with contextlib.suppress(tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS):
+                self._watch.fetch_once(promise, attempt)
+        self._working.clear()
+        self._rounds.clear()
+        self._update.contributions.clear()
+
+    def _arguments(self, call: Updates, seat: int) -> tuple:
         iterators = call.source.iterators(self._steps.progress)
-        arguments = iterators, tf.constant([call.source.generation, seat], tf.int64)
-        run = self._runner.traced(self._work, call.source.data, arguments)
-        return self._runner.schedule_once(run, arguments)
+        return iterators, tf.constant([call.source.generation, seat], tf.int64)
 
     @contextlib.contextmanager
-    def _interrupted_if_ended(self, working: list[tuple]) -> Generator[None]:
-        """Ends the wait for workers if one of them ends before it is told to."""
+    def _working_until_the_end(self) -> Generator[None]:
+        """Lets workers stop at the end; and ends the wait for them if one of them ends before."""
         is_done = threading.Event()
 
         def look() -> None:
             while not is_done.wait(_LOOK_SECS):
-                if any(coordinator_adapter.wait_for(promise, 0) for promise, _ in working):
+                if any(coordinator_adapter.wait_for(promise, 0) for promise, _ in self._working):
                     self._rounds.interrupt()
                     return
 
@@ -107,6 +130,8 @@ class SynchronousStepFunction(WorkerStepFunction):
         finally:
             is_done.set()
             thread.join()
+            with contextlib.suppress(tf.errors.OpError):  # An error of a server itself is raised.
+                self._rounds.end()
 
     def _begun(self, progress: Progress) -> Progress:
         if self._begin is None:
@@ -114,16 +139,16 @@ class SynchronousStepFunction(WorkerStepFunction):
             self._begin = begin.get_concrete_function(progress)
         return Progress(*self._begin(progress))
 
-    def _made(self, number: int, num_updates: int, progress: Progress) -> Progress:
-        """Makes some updates, each of `number` batches; returns how far the epoch is then."""
-        arguments = tf.constant(num_updates, tf.int64), progress
+    def _graph_of(self, number: int, progress: Progress) -> Callable:
+        """Returns what makes updates, each of `number` batches."""
         if number not in self._of_number:
             self._step_watch.expect_trace()
             with self._strategy.scope(), coordinator_adapter.traced_for_workers(self._strategy):
                 graph = graph_function(lambda *given: _values_of(self._updates(number, *given)))
-                self._of_number[number] = graph.get_concrete_function(*arguments)
-        _, progress, *_ = self._of_number[number](*arguments)
-        return Progress(*progress)
+                self._of_number[number] = graph.get_concrete_function(
+                    tf.TensorSpec([], tf.int64), progress
+                )
+        return self._of_number[number]
 
     def _updates(self, number: int, num_updates: tf.Tensor, progress: Progress) -> Result:
         return self._rounds.updates(

@@ -65,6 +65,10 @@ def train_on_one_device(model, data):
         model.train_on_batch(*(each[first.start : second.stop] for each in data))
 
 
+def overwritten():
+    return keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)
+
+
 def scaled():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
 
@@ -75,6 +79,7 @@ def scaled():
         ((X, Y), {}),
         ((X, Y), {"optimizer": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.5)}),
         ((X, Y), {"optimizer": lambda: keras.optimizers.AdamW(0.1, use_ema=True)}),
+        ((X, Y), {"optimizer": overwritten}),
         ((X, Y), {"optimizer": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)}),
         ((X, Y), {"optimizer": scaled}),
         (
@@ -82,7 +87,7 @@ def scaled():
             {"loss": lambda: keras.losses.MeanSquaredError("mean_with_sample_weight")},
         ),
     ],
-    ids=["Adam", "clipped", "averaged", "accumulated", "scaled", "weighted"],
+    ids=["Adam", "clipped", "averaged", "overwritten", "accumulated", "scaled", "weighted"],
 )
 def test_the_weights_are_those_of_one_device(worker_in_process, data, arguments):
     model, expected = (make_model(worker_in_process, **arguments) for _ in range(2))
