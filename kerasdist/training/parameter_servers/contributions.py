@@ -26,7 +26,7 @@ class Taken:
 
     Attributes:
         gradients: The mean over the batches by their weights: tensors, IndexedSlices or None.
-        sums: What was handed over besides, by its name, added up: float64 scalars.
+        sums: What was handed over besides, by its name, added up: float64.
     """
 
     gradients: list
@@ -91,7 +91,7 @@ class Contributions:
         self._name = variable_adapter.unique_name()
         self._pieces: list[_Piece] | None = None  # Known from the first trace on.
         self._num_gradients = 0
-        self._names: list[str] = []
+        self._sums: list[tuple[str, tf.TensorShape]] = []
 
     # What follows is traced by the chief and runs on a worker.
 
@@ -111,7 +111,7 @@ class Contributions:
             gradients: Tensors, IndexedSlices or None, of the mean loss of this batch.
             variables: Keras' or TensorFlow's, of parameter servers.
             weight: Scalar, what the loss of this batch was divided by.
-            sums: Scalars to be added up over the batches of an update, by their names.
+            sums: Numbers to be added up over the batches of an update, by their names, as float64.
 
         Returns:
             The operations that have ended when all is there.
@@ -119,16 +119,15 @@ class Contributions:
         Raises:
             ValueError: Not the gradients that an earlier trace has had.
         """
-        sums = sums or {}
-        self._note_form(gradients, variables, sorted(sums))
+        sums = {name: tf.cast(value, tf.float64) for name, value in sorted((sums or {}).items())}
+        self._note_form(gradients, variables, [(name, sums[name].shape) for name in sums])
         # One message for both numbers: below 2 ** 53 a key is exact.
         header = tf.stack([tf.cast(key, tf.float64), tf.cast(weight, tf.float64)])
         staged = []
         for device, pieces in self._by_device().items():
             tensors = [tensor for piece in pieces for tensor in piece.tensors_of(gradients)]
             if self._has_sums(device):
-                numbers = [tf.cast(sums[name], tf.float64) for name in self._names]
-                tensors.append(tf.stack(numbers))
+                tensors.append(local_copies.pack(list(sums.values())))
             with tf.device(device):
                 here, weight_here = tf.unstack(tf.identity(header))
                 staged.append(
@@ -142,11 +141,11 @@ class Contributions:
                 )
         return staged
 
-    def _note_form(self, gradients: list, variables: list, names: list[str]) -> None:
+    def _note_form(self, gradients: list, variables: list, sums: list) -> None:
         pieces = list(_pieces_of(gradients, variables))
         if self._pieces is None:
-            self._pieces, self._num_gradients, self._names = pieces, len(gradients), names
-        elif (pieces, len(gradients), names) != (self._pieces, self._num_gradients, self._names):
+            self._pieces, self._num_gradients, self._sums = pieces, len(gradients), sums
+        elif (pieces, len(gradients), sums) != (self._pieces, self._num_gradients, self._sums):
             raise ValueError(
                 "Synchronous workers must compute gradients of the same variables for every batch. "
                 "This train_step computes others for a batch of another form. Give batches of one "
@@ -176,8 +175,9 @@ class Contributions:
                     start = end
                 if self._has_sums(device):
                     total = tf.add_n([batch[-1] for batch in batches])
-                    total = tf.ensure_shape(total, [len(self._names)])
-                    sums = dict(zip(self._names, tf.unstack(total), strict=True))
+                    names, shapes = zip(*self._sums, strict=True)
+                    parts = local_copies.unpack(total, [tf.TensorSpec(shape) for shape in shapes])
+                    sums = dict(zip(names, parts, strict=True))
         return Taken(gradients=gradients, sums=sums)
 
     def drop(self, key: tf.Tensor) -> None:
@@ -219,7 +219,7 @@ class Contributions:
         return {each: [piece for piece in pieces if piece.device == each] for each in devices}
 
     def _has_sums(self, device: str) -> bool:
-        return bool(self._names) and device == next(iter(self._by_device()))
+        return bool(self._sums) and device == next(iter(self._by_device()))
 
     def _dtypes_on(self, device: str) -> list[tf.DType]:
         pieces = self._by_device()[device]

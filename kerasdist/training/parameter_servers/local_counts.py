@@ -54,7 +54,26 @@ class LocalCounts:
 
         Used in a function that a worker runs, around its steps.
         """
-        remote = [*(variable.value for variable in self._variables), self._num_examples]
+        remote = self._remote()
+        with self.held() as local:
+            yield local[-1]
+        for device in dict.fromkeys(variable.device for variable in remote):
+            pairs = zip(remote, local, strict=True)
+            add = functools.partial(
+                self._add, device, [pair for pair in pairs if pair[0].device == device]
+            )
+            if self._ledger and self._ledger.is_again:
+                tf.cond(self._ledger.are_counts_due(device), add, lambda: None)
+            else:
+                add()
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[list[tf.Variable]]:
+        """Traces what is inside with local variables, which begin at 0; yields them.
+
+        The last one is that of the examples. See `add` for what becomes of them.
+        """
+        remote = self._remote()
         with tf.device("/device:CPU:0"):
             local = [
                 variable_adapter.worker_variable(variable, f"{self._prefix}_{index}")
@@ -67,16 +86,20 @@ class LocalCounts:
             stand_ins.standing_in(self._variables, local),
             tf.control_dependencies(self._resets),
         ):
-            yield local[-1]
-        for device in dict.fromkeys(variable.device for variable in remote):
-            pairs = zip(remote, local, strict=True)
-            add = functools.partial(
-                self._add, device, [pair for pair in pairs if pair[0].device == device]
-            )
-            if self._ledger and self._ledger.is_again:
-                tf.cond(self._ledger.are_counts_due(device), add, lambda: None)
-            else:
-                add()
+            yield local
+
+    def add(self, counted: list[tf.Tensor]) -> None:
+        """Adds what local variables have counted to those of the parameter servers, on the chief.
+
+        Args:
+            counted: In the order of `held`.
+        """
+        for variable, number in zip(self._remote(), counted, strict=True):
+            with tf.device(variable.device):
+                variable.assign_add(tf.cast(number, variable.dtype), read_value=False)
+
+    def _remote(self) -> list[tf.Variable]:
+        return [*(variable.value for variable in self._variables), self._num_examples]
 
     def has_found_others(self, computed_with: Iterable[keras.metrics.Metric] = ()) -> bool:
         """Whether the step that has just been traced does more to some variables than add.

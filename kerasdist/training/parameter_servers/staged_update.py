@@ -6,8 +6,8 @@ several batches: callbacks, clipping, the optimizer. It is traced once, and acts
 update.
 """
 
-import contextlib
-from collections.abc import Callable, Generator
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -17,13 +17,37 @@ from kerasdist.training.hooks import divided_values
 from kerasdist.training.parameter_servers.contributions import Contributions
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
+from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.replica import replicas
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.replica.replicas import OneDevice, Replica
+from kerasdist.training.replica.replicas import OneDevice, Replica, StepOptions
 from kerasdist.training.step import replica_run
 
 # Beside the sums of callbacks, whose names are others.
-_NUM_EXAMPLES = "num_examples of kerasdist"
+_NUM_EXAMPLES, _COUNT = "kerasdist num_examples", "kerasdist count "
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Half:
+    """A step as far as the sum before all else.
+
+    Attributes:
+        gradients: Of the mean loss of a batch.
+        variables: The variables.
+        weight: What that loss was divided by.
+        num_examples: Of the batch.
+        sums: What callbacks want summed up, by their names.
+        rest: What follows, called as rest(gradients, replica).
+        options: How it is run.
+    """
+
+    gradients: list
+    variables: list
+    weight: Any
+    num_examples: Any
+    sums: dict
+    rest: Callable
+    options: StepOptions
 
 
 class StagedUpdate:
@@ -31,56 +55,63 @@ class StagedUpdate:
 
     Args:
         strategy: Our ParameterServerStrategy.
+        counts: What steps count.
         copies: What steps read in the place of small weights, if they do.
 
     Attributes:
         contributions: What is staged.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, copies: LocalCopies | None = None):
-        self._strategy, self._copies = strategy, copies
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        counts: LocalCounts,
+        copies: LocalCopies | None = None,
+    ):
+        self._strategy, self._counts, self._copies = strategy, counts, copies
         self.contributions = Contributions()
-        self._key: Any = None  # While a step is traced, like the next.
-        self._staged: list = []
-        # Of the step that was traced last: what follows the sum, and how it is run.
-        self._rest: Callable | None = None
-        self._options: Any = None
+        self._graph: Any = None  # While a step is traced.
+        self._half: _Half | None = None  # Of the step that was traced last.
 
     def delivery(self) -> LocalDelivery:
-        """Returns what stages the gradients of a step that is traced."""
+        """Returns what takes over the gradients of a step that is traced."""
         return _StagedDelivery(self)
 
-    @contextlib.contextmanager
-    def staging(self, key: tf.Tensor) -> Generator[list]:
-        """Traces a step on a worker.
+    def stage(self, key: tf.Tensor, step: Callable[[tf.Variable], object]) -> list[tf.Operation]:
+        """Traces a step on a worker, and stages what comes of it.
 
         Args:
             key: See `Contributions.stage`.
+            step: Called as step(num_examples) with a variable; traces it.
 
-        Yields:
+        Returns:
             The operations that have ended when all that comes of the step is staged.
 
         Raises:
             RuntimeError: The step makes no update.
+            ValueError: It makes two; or its losses have several divisors.
         """
-        self._key, self._staged = key, []
-        try:
-            yield self._staged
-        finally:
-            self._key = None
-        if not self._staged:
+        self._graph, self._half = tf.compat.v1.get_default_graph(), None
+        with self._counts.held() as counted:
+            step(counted[-1])
+        half = self._half
+        if half is None:
             raise RuntimeError(
                 "A train_step makes no update, and synchronous workers over parameter servers need "
                 "one in each step. Call `optimizer.apply` with the gradients."
             )
+        counts = {_COUNT + str(index): each.read_value() for index, each in enumerate(counted)}
+        return self.contributions.stage(
+            key,
+            half.gradients,
+            half.variables,
+            weight=half.weight,
+            sums={**half.sums, **counts, _NUM_EXAMPLES: half.num_examples},
+        )
 
-    def stage(self, rest: Callable, gradients: list, variables: list, replica: Replica) -> None:
-        """Stages the gradients of the step that is traced; see `LocalDelivery.hand_over`.
-
-        Raises:
-            ValueError: The step makes a second update; or its losses have several divisors.
-        """
-        if self._staged:
+    def take_over(self, half: "_Half") -> None:
+        """Notes what a step has come to before the sum; see `LocalDelivery.hand_over`."""
+        if self._half is not None:
             raise ValueError(
                 "A train_step makes two updates with `optimizer.apply`, and synchronous workers "
                 "over parameter servers make one of each step: the gradients of the second would "
@@ -88,20 +119,21 @@ class StagedUpdate:
                 "variables to one `optimizer.apply`, as with a MultiOptimizer, or leave out "
                 "`sync_replicas`."
             )
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            raise ValueError(
+                "A train_step calls `optimizer.apply` under a condition or in a loop, and "
+                "synchronous workers over parameter servers make one update of each step. Call it "
+                "outside of `tf.cond` and `tf.while_loop`, or leave out `sync_replicas`."
+            )
         if self._copies:
             self._copies.put_back()
-        sums = {**replica.extra_sums, _NUM_EXAMPLES: replica.num_examples}
-        weight = _weight_of(replica)
-        self._rest, self._options = rest, replica.options
-        self._staged.extend(
-            self.contributions.stage(self._key, gradients, variables, weight=weight, sums=sums)
-        )
+        self._half = half
 
     def make(self, keys: list[tf.Tensor]) -> None:
         """Traces the update of what these keys stand for, on the chief."""
-        assert self._rest is not None
-        rest, taken = self._rest, self.contributions.take(keys)
-        sums = {name: tf.cast(value, tf.float32) for name, value in taken.sums.items()}
+        assert self._half is not None
+        half, taken = self._half, self.contributions.take(keys)
+        sums = {name: tf.cast(taken.sums[name], tf.float32) for name in half.sums}
         num_examples = tf.cast(taken.sums[_NUM_EXAMPLES], tf.int32)
 
         def make_replica(seat: replica_run.Seat) -> Replica:
@@ -111,7 +143,7 @@ class StagedUpdate:
                 global_num_examples=num_examples,
                 share=1.0,
                 keras_state=seat.keras_state,
-                options=self._options,
+                options=half.options,
                 delivery=_DeliveryOfChief(),
                 is_first=True,
                 draws_alone=True,
@@ -121,8 +153,10 @@ class StagedUpdate:
         replica_run.on_each(
             self._strategy,
             make_replica,
-            lambda replica, _: rest(taken.gradients, replica),
+            lambda replica, _: half.rest(taken.gradients, replica),
         )
+        num_counts = len([name for name in taken.sums if name.startswith(_COUNT)])
+        self._counts.add([taken.sums[_COUNT + str(index)] for index in range(num_counts)])
 
 
 class _StagedDelivery(LocalDelivery):
@@ -134,7 +168,16 @@ class _StagedDelivery(LocalDelivery):
         self._update = update
 
     def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any) -> None:
-        self._update.stage(rest, gradients, variables, replica)
+        half = _Half(
+            gradients=gradients,
+            variables=variables,
+            weight=_weight_of(replica),
+            num_examples=replica.num_examples,
+            sums=dict(replica.extra_sums),
+            rest=rest,
+            options=replica.options,
+        )
+        self._update.take_over(half)
 
 
 class _DeliveryOfChief(RemoteDelivery):

@@ -39,7 +39,7 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._num_to_aggregate, self._num_seats = number, peers.num_workers(self._strategy)
         device, *_ = ledger.devices_of(self._strategy)
         self._rounds = Rounds(num_seats=self._num_seats, device=device)
-        self._update = StagedUpdate(self._strategy, self._copies)
+        self._update = StagedUpdate(self._strategy, self._steps.counts, self._copies)
         self._work = self._steps.in_rounds(self._rounds, self._update)
         self._begin: Callable | None = None  # The graphs of the chief, once they are traced.
         self._of_number: dict[int, Callable] = {}

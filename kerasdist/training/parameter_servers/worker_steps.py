@@ -39,6 +39,7 @@ class WorkerSteps:
         ledger: Notes how far each call has come.
 
     Attributes:
+        counts: What steps count.
         progress: Name under which a worker keeps the position that it has reached.
         next_again: As the function of `of_call`, called with (iterators, number of steps, done),
             for steps of a lost call whose data has no positions.
@@ -61,7 +62,7 @@ class WorkerSteps:
         is_stock = custom_parts.is_original_step(model_step.step)
         # A custom step may reset what is a sum otherwise, or assign to it.
         metrics_of = custom_parts.custom_metrics_of if is_stock else custom_parts.all_metrics_of
-        self._counts = LocalCounts(
+        self.counts = LocalCounts(
             model.metrics_variables,
             model_step.num_examples,
             ledger,
@@ -234,15 +235,13 @@ class WorkerSteps:
         self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
     ) -> None:
         generation, seat = tf.unstack(numbers)
-        with self._collected() as num_examples:
+        with self._ledger.tracing(), self._data_waits.noted():
 
             def contribute(key: tf.Tensor, position: Any) -> list:
                 _skip(iterator, _not_negative(position - self._progress_of(generation)))
                 index, batch = self._next(iterator)
                 self._note_progress(generation, index + 1)
-                with update.staging(key) as staged:
-                    self._one_step(0, index, batch, num_examples)
-                return staged
+                return update.stage(key, functools.partial(self._one_step, 0, index, batch))
 
             rounds.work(seat, contribute)
 
@@ -252,7 +251,7 @@ class WorkerSteps:
         with (
             self._ledger.tracing(done),
             self._data_waits.noted(),
-            self._counts.collected() as num_examples,
+            self.counts.collected() as num_examples,
             self._model_step.times.collected(num_examples),
         ):
             yield num_examples
@@ -284,7 +283,7 @@ class WorkerSteps:
         with self._ledger.at_step(step), held as fetched:
             self._model_step.times.begin_step([batch, fetched], self._optimizers)
             self._model_step.run(batch, shares, checks=checks, counter=num_examples)
-        if self._counts.has_found_others(self._model_step.logs.metrics_computed_with()):
+        if self.counts.has_found_others(self._model_step.logs.metrics_computed_with()):
             raise TraceAgainError
 
 

@@ -1,5 +1,7 @@
 """An update in two halves: gradients of batches, and one step with their mean; in one process."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.parameter_servers.staged_update import StagedUpdate
 from kerasdist.training.step.model_step import ModelStep
 
@@ -35,7 +38,8 @@ def make_model(strategy, **arguments):
 
 def train_in_halves(strategy, model, data, step=None):
     """Makes the updates as two workers and a chief would."""
-    update = StagedUpdate(strategy)
+    num_examples: Any = tf.Variable(0, dtype="int64", trainable=False)
+    update = StagedUpdate(strategy, LocalCounts(model.metrics_variables, num_examples))
     model_step = ModelStep(
         model,
         model.train_step if step is None else step,
@@ -46,8 +50,10 @@ def train_in_halves(strategy, model, data, step=None):
 
     @graph_function
     def stage(key, batch):
-        with update.staging(key) as staged:
-            model_step.run(batch, batches.shares_of(batch, strategy), checks=[])
+        def run(counter):
+            model_step.run(batch, batches.shares_of(batch, strategy), checks=[], counter=counter)
+
+        staged = update.stage(key, run)
         with tf.control_dependencies(staged):
             return tf.constant(0)
 
@@ -58,6 +64,7 @@ def train_in_halves(strategy, model, data, step=None):
             stage(key, tuple(tf.constant(each[part]) for each in data))
         make(keys)
     assert update.contributions.count() == 0
+    assert int(num_examples.numpy()) == len(X)
 
 
 def train_on_one_device(model, data):
