@@ -143,6 +143,14 @@ class WorkerWatch:
         self._wait_for_any()
         return self._given_up
 
+    def lost_workers(self) -> set[Task]:
+        """Returns the workers that are lost or given up at this moment; looks as `silent_workers`.
+
+        Raises:
+            tf.errors.UnavailableError: No worker is left.
+        """
+        return self.silent_workers() | self._lost
+
     def _give_up_silent_workers(self, after_secs: float = _PROBE_SECS):
         """Looks at the workers if the last look was so long ago."""
         if self._clock() >= self._probed_at + after_secs:

@@ -7,8 +7,12 @@ with older weights is dropped, and its token goes out again: it is in an update 
 
 Both queues are on a parameter server. They carry numbers alone:
 
-    token: key (no other token has it; below 0 lets a worker stop), position of the batch, update
+    token: key (no other token has it; below 0 lets a worker stop), position of the batch, update,
+           round
     done:  those of the token, and the seat of the worker that has taken it
+
+A round is what workers are called for once. One that was given up and comes back is still in an
+older round: what it says is not heard, and a token that it takes it puts back.
 
 Whoever is free takes the next token. So a worker that is slow holds one batch and no more.
 """
@@ -22,7 +26,7 @@ import tensorflow as tf
 from kerasdist.private import variable_adapter
 
 _STOP = -1
-_TOKEN, _DONE = 3, 4
+_TOKEN, _DONE = 4, 5
 
 
 class Progress(NamedTuple):
@@ -33,12 +37,14 @@ class Progress(NamedTuple):
         position: Of the next batch.
         end: Behind the last batch.
         update: The number of the next update.
+        round: The number of the round, larger than those before.
     """
 
     key: Any
     position: Any
     end: Any
     update: Any
+    round: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,17 +94,18 @@ class Rounds:
 
     # What follows is traced by the chief and runs on a worker.
 
-    def work(self, seat: tf.Tensor, contribute: Callable[..., list]) -> None:
+    def work(self, seat: Any, number: Any, contribute: Callable[..., list]) -> None:
         """Computes batches until a token says to stop.
 
         Args:
             seat: int64 scalar, which of the workers this is.
+            number: int64 scalar, that of the round.
             contribute: Called as contribute(key, position); returns the operations that have ended
                 when all that comes of the batch is staged.
         """
 
         def compute(token: tf.Tensor) -> tf.Tensor:
-            key, position, _ = tf.unstack(token)
+            key, position, *_ = tf.unstack(token)
             with tf.control_dependencies([token]):
                 staged = contribute(key, position)
             with tf.control_dependencies(staged):
@@ -106,12 +113,20 @@ class Rounds:
             with tf.control_dependencies([said]):
                 return self._dequeue("tokens")
 
-        tf.while_loop(
-            lambda token: token[0] >= 0,
-            compute,
+        def is_mine(token: Any) -> tf.Tensor:
+            return tf.equal(token[-1], number)
+
+        (last,) = tf.while_loop(
+            lambda token: (token[0] >= 0) & is_mine(token),
+            lambda token: [compute(token)],
             [self._dequeue("tokens")],
             parallel_iterations=1,
         )
+
+        def put_back() -> None:
+            self._enqueue("tokens", last)
+
+        tf.cond(is_mine(last), lambda: None, put_back)
 
     # What follows runs on the chief; the first two are traced.
 
@@ -142,7 +157,7 @@ class Rounds:
 
         def collect(progress: Progress, num_dropped: tf.Tensor, is_wanted: tf.Tensor) -> _Found:
             start = _Found(zero, nothing, progress.key, num_dropped)
-            return self._collect(progress.update, start, is_wanted, drop)
+            return self._collect(progress, start, is_wanted, drop)
 
         def make(num_made: Any, progress: Progress, found: _Found, log: tf.TensorArray) -> tuple:
             positions, progress = self._make_one(progress, found, num_to_aggregate, update)
@@ -169,12 +184,10 @@ class Rounds:
             num_dropped=found.num_dropped,
         )
 
-    def end(self) -> None:
-        """Lets every worker stop when it asks for its next token."""
-        with tf.device(self._device):
-            self._enqueue_all(
-                "tokens", tf.fill([self._num_seats, _TOKEN], tf.constant(-1, tf.int64))
-            )
+    def end(self, number: Any) -> None:
+        """Lets every worker of a round stop when it asks for its next token."""
+        stop = tf.stack([*[tf.constant(_STOP, tf.int64)] * (_TOKEN - 1), number])
+        self._enqueue_all("tokens", tf.tile(stop[tf.newaxis], [self._num_seats, 1]))
 
     def interrupt(self) -> None:
         """Lets `updates` return with what it has made, however long it would wait."""
@@ -188,20 +201,21 @@ class Rounds:
                     self._dequeue(name)
 
     def _collect(
-        self, number: tf.Tensor, start: _Found, is_wanted: tf.Tensor, drop: Callable
+        self, progress: Progress, start: _Found, is_wanted: tf.Tensor, drop: Callable
     ) -> _Found:
-        """Waits for the batches of update `number`."""
+        """Waits for the batches of the next update."""
         num_wanted = tf.where(is_wanted, tf.cast(start.batches.shape[0], tf.int64), 0)
 
         def take(count: tf.Tensor, batches: tf.Tensor, key: tf.Tensor, num_dropped: tf.Tensor):
             done = self._dequeue("done")
-            done_key, position, update, seat = tf.unstack(done)
-            is_stop, is_fresh = done_key < 0, tf.equal(update, number)
-            is_late = ~(is_stop | is_fresh)
+            done_key, position, update, in_round, seat = tf.unstack(done)
+            is_stop, is_known = done_key < 0, tf.equal(in_round, progress.round)
+            is_fresh = is_known & tf.equal(update, progress.update)
+            is_late = is_known & ~is_fresh
 
             def again():
                 drop(done_key)
-                self._enqueue("tokens", tf.stack([key, position, number]))
+                self._enqueue("tokens", tf.stack([key, position, progress.update, in_round]))
 
             tf.cond(is_late, again, lambda: None)
             late = tf.cast(is_late, tf.int64)
@@ -227,21 +241,22 @@ class Rounds:
         keys, positions = tf.unstack(batches, axis=1)
         before = len(_operations())
         update(tf.unstack(keys))
-        _, position, end, number = progress
-        progress = Progress(found.key, position, end, number + 1)
+        _, position, end, number, in_round = progress
+        progress = Progress(found.key, position, end, number + 1, in_round)
         # Whoever reads the weights for the next update reads all of this one.
         with tf.control_dependencies(_stateful(_operations()[before:])):
             return positions, self._give(progress, num_to_aggregate)
 
     def _give(self, progress: Progress, num_tokens: int) -> Progress:
         """Gives out tokens for so many batches, or for those that are left."""
-        key, position, end, update = progress
+        key, position, end, update, in_round = progress
         count = tf.minimum(tf.cast(num_tokens, tf.int64), end - position)
         numbers = tf.range(count)
-        columns = [key + numbers, position + numbers, tf.fill([count], update)]
-        given = self._enqueue_all("tokens", tf.stack(columns, axis=1))
+        same = [tf.fill([count], each) for each in (update, in_round)]
+        tokens = tf.stack([key + numbers, position + numbers, *same], axis=1)
+        given = self._enqueue_all("tokens", tokens)
         with tf.control_dependencies([given]):
-            return Progress(key + count, position + count, end, update)
+            return Progress(key + count, position + count, end, update, in_round)
 
     def _enqueue(self, name: str, numbers: tf.Tensor) -> tf.Operation:
         with tf.device(self._device):

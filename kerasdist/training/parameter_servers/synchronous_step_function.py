@@ -12,11 +12,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kerasdist.cluster import Task
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.parameter_servers import ledger
+from kerasdist.training.parameter_servers.data_source import Pass
 from kerasdist.training.parameter_servers.rounds import Progress, Result, Rounds
 from kerasdist.training.parameter_servers.staged_update import StagedUpdate
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
@@ -37,14 +39,15 @@ class SynchronousStepFunction(WorkerStepFunction):
         number = deployment.remote_workers(self._strategy).num_to_aggregate
         assert number is not None
         self._num_to_aggregate, self._num_seats = number, peers.num_workers(self._strategy)
-        device, *_ = ledger.devices_of(self._strategy)
-        self._rounds = Rounds(num_seats=self._num_seats, device=device)
+        self._device, *_ = ledger.devices_of(self._strategy)
+        self._rounds = Rounds(num_seats=self._num_seats, device=self._device)
         self._update = StagedUpdate(self._strategy, self._steps.counts, self._copies)
         self._work = self._steps.in_rounds(self._rounds, self._update)
         self._begin: Callable | None = None  # The graphs of the chief, once they are traced.
         self._of_number: dict[int, Callable] = {}
         self._working: list[tuple] = []  # What workers do, until it is awaited.
-        self._key = self._number = tf.constant(0, tf.int64)
+        self._key: Any = tf.constant(0, tf.int64)
+        self._number: Any = tf.constant(0, tf.int64)
 
     def _make_delivery(self) -> LocalDelivery:
         return self._update.delivery()
@@ -52,8 +55,7 @@ class SynchronousStepFunction(WorkerStepFunction):
     def restart(self) -> None:
         super().restart()
         self._end_after_error()
-        self._rounds.clear()
-        self._update.contributions.clear()
+        self._forget_batches()
 
     def _call(self, data: Any) -> dict:
         if not isinstance(data, Updates):
@@ -68,58 +70,87 @@ class SynchronousStepFunction(WorkerStepFunction):
         )
 
     def _make(self, call: Updates) -> None:
-        """Makes some updates, while all workers compute batches for them."""
-        arguments = self._arguments(call, seat=0)
-        run = self._runner.traced(self._work, call.source.data, arguments)
-        position, end = (tf.constant(each, tf.int64) for each in (call.position, call.end))
-        progress = Progress(self._key, position, end, self._number)
-        full, rest = divmod(call.end - call.position, self._num_to_aggregate)
+        """Makes some updates; if a worker is lost meanwhile, the rest with those that are left."""
+        source, position = call.source, call.position
+        while position < call.end:
+            self._end_after_error()
+            position += self._num_to_aggregate * self._make_from(source, position, call.end)
+            is_any_lost = self._settle()
+            if is_any_lost or position < call.end:
+                self._forget_batches()
+                source.begin_again()  # Workers that are left have read on.
+
+    def _make_from(self, source: Pass, position: int, end: int) -> int:
+        """Makes updates while all workers compute batches for them; returns how many it has made.
+
+        Args:
+            source: Of the batches.
+            position: Of the first batch.
+            end: Behind the last one.
+        """
+        run = self._runner.traced(self._work, source.data, self._arguments(source, seat=0))
+        numbers = (tf.constant(each, tf.int64) for each in (position, end))
+        progress = Progress(self._key, *numbers, self._number, self._key)
+        full, rest = divmod(end - position, self._num_to_aggregate)
         parts = [(self._num_to_aggregate, full), *([(rest, 1)] if rest else [])]
         # An error of a trace comes before any worker waits for a token.
         graphs = [(self._graph_of(number, progress), count) for number, count in parts if count]
-        self._end_after_error()
         for seat in range(self._num_seats):
-            arguments = self._arguments(call, seat)
+            arguments = self._arguments(source, seat)
             self._working.append(self._runner.schedule_once(run, arguments))
-        with self._working_until_the_end():
+        num_made = 0
+        with self._watch.waiting(), self._working_until_the_end(progress):
             progress = self._begun(progress)
             for make, count in graphs:
-                num_made, found, *_ = make(tf.constant(count, tf.int64), progress)
+                # On a server: it waits for workers there, and what the chief itself has begun does
+                # not end once TensorFlow makes the connections anew to one that was lost.
+                with tf.device(self._device):
+                    num_new, found, *_ = make(tf.constant(count, tf.int64), progress)
                 progress = Progress(*found)
-                if int(num_made) < count:
+                num_made += int(num_new)
+                if num_new < count:
                     break
         self._key, self._number = progress.key, progress.update
+        return num_made
+
+    def _settle(self) -> bool:
+        """Waits until all workers have ended; returns whether one was lost before."""
+        is_any_lost = False
         while self._working:
-            self._watch.fetch_once(*self._working[0])
-            _, attempt = self._working.pop(0)
-            if attempt.is_lost:
-                raise tf.errors.UnavailableError(None, None, "A synchronous worker is lost.")
+            promise, attempt = self._working[0]
+            self._watch.fetch_once(promise, attempt)
+            self._working.pop(0)
+            is_any_lost |= attempt.is_lost
+        return is_any_lost
 
     def _end_after_error(self) -> None:
         """Lets workers end that an error has left, and forgets what they have done."""
         if not self._working:
             return
         self._rounds.clear()
-        self._rounds.end()
+        self._rounds.end(self._key)
         for promise, attempt in self._working:
             with contextlib.suppress(tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS):
                 self._watch.fetch_once(promise, attempt)
         self._working.clear()
+        self._forget_batches()
+
+    def _forget_batches(self) -> None:
         self._rounds.clear()
         self._update.contributions.clear()
 
-    def _arguments(self, call: Updates, seat: int) -> tuple:
-        iterators = call.source.iterators(self._steps.progress)
-        return iterators, tf.constant([call.source.generation, seat], tf.int64)
+    def _arguments(self, source: Pass, seat: int) -> tuple:
+        iterators = source.iterators(self._steps.progress)
+        return iterators, tf.constant([source.generation, seat, int(self._key)], tf.int64)
 
     @contextlib.contextmanager
-    def _working_until_the_end(self) -> Generator[None]:
+    def _working_until_the_end(self, progress: Progress) -> Generator[None]:
         """Lets workers stop at the end; and ends the wait for them if one of them ends before."""
         is_done = threading.Event()
 
         def look() -> None:
             while not is_done.wait(_LOOK_SECS):
-                if any(coordinator_adapter.wait_for(promise, 0) for promise, _ in self._working):
+                if self._has_ended():
                     self._rounds.interrupt()
                     return
 
@@ -131,7 +162,19 @@ class SynchronousStepFunction(WorkerStepFunction):
             is_done.set()
             thread.join()
             with contextlib.suppress(tf.errors.OpError):  # An error of a server itself is raised.
-                self._rounds.end()
+                self._rounds.end(progress.round)
+
+    def _has_ended(self) -> bool:
+        """Whether a worker has ended, with an error or because it is lost or given up."""
+        # A lost one's attempt is not ended before another worker has time for it.
+        lost = self._watch.lost_workers()
+        for promise, attempt in self._working:
+            if coordinator_adapter.wait_for(promise, 0):
+                return True
+            task = None if attempt.worker is None else Task("worker", attempt.worker)
+            if task in lost and attempt.give_up():
+                return True
+        return False
 
     def _begun(self, progress: Progress) -> Progress:
         if self._begin is None:

@@ -114,8 +114,8 @@ class WorkerSteps:
             update: The rest of the steps, which another task makes.
 
         Returns:
-            A function of the worker's iterator and two numbers: the generation of the data, and the
-            seat of the worker.
+            A function of the worker's iterator and three numbers: the generation of the data, the
+            seat of the worker, and that of the round.
         """
         return graph_function(functools.partial(self._steps_in_rounds, rounds, update))
 
@@ -234,7 +234,7 @@ class WorkerSteps:
     def _steps_in_rounds(
         self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
     ) -> None:
-        generation, seat = tf.unstack(numbers)
+        generation, seat, number = tf.unstack(numbers)
         with self._ledger.tracing(), self._data_waits.noted():
 
             def contribute(key: tf.Tensor, position: Any) -> list:
@@ -243,7 +243,7 @@ class WorkerSteps:
                 self._note_progress(generation, index + 1)
                 return update.stage(key, functools.partial(self._one_step, 0, index, batch))
 
-            rounds.work(seat, contribute)
+            rounds.work(seat, number, contribute)
 
     @contextlib.contextmanager
     def _collected(self, done: tf.Tensor | None = None) -> Generator[tf.Variable]:
