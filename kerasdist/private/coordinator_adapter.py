@@ -17,8 +17,9 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as coordinator_values
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, executor
 from tensorflow.python.framework import func_graph
+from tensorflow.python.training import server_lib
 
 from kerasdist.private import dataset_adapter, names, variable_adapter
 
@@ -85,6 +86,35 @@ def _garbled_requests_are_losses() -> Generator[None]:
         if GARBLED_REQUEST not in str(error) or "/job:worker" not in str(error):
             raise
         raise tf.errors.UnavailableError(error.node_def, error.op, str(error)) from error
+
+
+@contextlib.contextmanager
+def servers_see_each_other() -> Generator[None]:
+    """Lets a function that runs on one parameter server use variables of the others.
+
+    TensorFlow's strategy, made inside, hides them from each other, since it runs nothing there.
+    """
+    filters = server_lib.ClusterDeviceFilters
+    original = names.find(filters, "set_device_filters")
+
+    def set_filters(self: Any, job: str, task: int, seen: list[str]) -> None:
+        original(self, job, task, [*seen, "/job:ps"] if job == "ps" else seen)
+
+    names.overwrite(filters, "set_device_filters", set_filters)
+    try:
+        yield
+    finally:
+        names.overwrite(filters, "set_device_filters", original)
+
+
+@contextlib.contextmanager
+def apart_from_others() -> Generator[None]:
+    """Lets what this thread runs on other tasks hold up nothing else that they are to do.
+
+    A task does one after the other of what comes by the same way, new functions included.
+    """
+    with context.executor_scope(executor.new_executor(enable_async=False)):
+        yield
 
 
 class Attempt:

@@ -1,5 +1,6 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
+import contextlib
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -47,7 +48,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         tell: Callable[[str], object] = lambda cause: None,
     ):
         divide = options.variable_partitioner
-        super().__init__(make_resolver(cluster), divide and sharded_variables.checked(divide))
+        is_async = num_to_aggregate is None
+        # Synchronous updates run on a server.
+        seen = coordinator_adapter.servers_see_each_other()
+        with contextlib.nullcontext() if is_async else seen:
+            super().__init__(make_resolver(cluster), divide and sharded_variables.checked(divide))
         remote = _remote_workers(self, cluster, options, num_to_aggregate)
         step_watch = ChiefWatch(
             cluster,
@@ -60,7 +65,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             cluster=cluster,
             reason=reason,
             has_remote_variables=True,
-            is_async=num_to_aggregate is None,
+            is_async=is_async,
             step_watch=step_watch,
             remote=remote,
         )

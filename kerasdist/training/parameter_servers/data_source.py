@@ -152,11 +152,6 @@ class Pass:
             )
         return self._iterators
 
-    def begin_again(self) -> None:
-        """Lets workers begin anew, with the same batches in the same order."""
-        self.generation = next(memory.PROCESS.data_generations)
-        self._iterators = None
-
     def reread(self, position: int, num_steps: int) -> Iterator:
         """Yields the batches of some steps again, read by the chief."""
         assert self.data.copy is not None  # Only strict data is missed.

@@ -70,18 +70,19 @@ class SynchronousStepFunction(WorkerStepFunction):
         )
 
     def _make(self, call: Updates) -> None:
-        """Makes some updates; if a worker is lost meanwhile, the rest with those that are left."""
-        source, position = call.source, call.position
-        while position < call.end:
-            self._end_after_error()
-            position += self._num_to_aggregate * self._make_from(source, position, call.end)
-            is_any_lost = self._settle()
-            if is_any_lost or position < call.end:
-                self._forget_batches()
-                source.begin_again()  # Workers that are left have read on.
+        """Makes some updates.
 
-    def _make_from(self, source: Pass, position: int, end: int) -> int:
-        """Makes updates while all workers compute batches for them; returns how many it has made.
+        Raises:
+            tf.errors.UnavailableError: A worker is lost.
+        """
+        self._end_after_error()
+        self._make_from(call.source, call.position, call.end)
+        self._settle()
+
+    def _make_from(self, source: Pass, position: int, end: int) -> None:
+        """Makes updates while all workers compute batches for them.
+
+        Fewer of them if a worker ends before, as `_settle` says then.
 
         Args:
             source: Of the batches.
@@ -98,30 +99,32 @@ class SynchronousStepFunction(WorkerStepFunction):
         for seat in range(self._num_seats):
             arguments = self._arguments(source, seat)
             self._working.append(self._runner.schedule_once(run, arguments))
-        num_made = 0
         with self._watch.waiting(), self._working_until_the_end(progress):
             progress = self._begun(progress)
             for make, count in graphs:
-                # On a server: it waits for workers there, and what the chief itself has begun does
-                # not end once TensorFlow makes the connections anew to one that was lost.
-                with tf.device(self._device):
+                # On a server: what the chief itself has begun does not end once TensorFlow makes
+                # its connections anew, to a worker that is lost.
+                with tf.device(self._device), coordinator_adapter.apart_from_others():
                     num_new, found, *_ = make(tf.constant(count, tf.int64), progress)
                 progress = Progress(*found)
-                num_made += int(num_new)
                 if num_new < count:
                     break
         self._key, self._number = progress.key, progress.update
-        return num_made
 
-    def _settle(self) -> bool:
-        """Waits until all workers have ended; returns whether one was lost before."""
-        is_any_lost = False
+    def _settle(self) -> None:
+        """Waits until all workers have ended.
+
+        Raises:
+            tf.errors.UnavailableError: One of them is lost.
+        """
         while self._working:
             promise, attempt = self._working[0]
             self._watch.fetch_once(promise, attempt)
+            if attempt.is_lost:
+                raise tf.errors.UnavailableError(
+                    None, None, f"Worker {attempt.worker}, whose batches an update needs, is lost."
+                )
             self._working.pop(0)
-            is_any_lost |= attempt.is_lost
-        return is_any_lost
 
     def _end_after_error(self) -> None:
         """Lets workers end that an error has left, and forgets what they have done."""
