@@ -5,7 +5,7 @@ import inspect
 import pytest
 from tensorflow.python.distribute import parameter_server_strategy_v2
 from tensorflow.python.distribute.coordinator import cluster_coordinator, values
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, executor
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph
 
@@ -32,6 +32,12 @@ COORDINATOR_NAMES = [
     (values.RemoteValueImpl, ["_status_available_event", "_type_spec", "_set_values"]),
     (parameter_server_strategy_v2.ParameterServerStrategyV2Extended, ["_being_scheduled"]),
     (context.Context, ["add_c_function"]),
+    (context, ["def executor_scope("]),
+    (executor, ["def new_executor("]),
+    (
+        parameter_server_strategy_v2.ParameterServerStrategyV2,
+        ["server_lib.ClusterDeviceFilters()", "device_filters.set_device_filters("],
+    ),
     (atomic_function.from_func_graph, ["bound_context.add_c_function(", "context.context()"]),
     (func_graph, ["capture_call_time_value", "is_control_flow_graph", "outer_graph"]),
 ]
