@@ -55,14 +55,14 @@ def ask_all(optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_async", "expected"),
+    ("is_remote", "expected"),
     [
         (True, ["clip", "assign_number", "change", "change", "add_in_place"]),
         (False, ["clip", "assign_number"]),
     ],
 )
-def test_what_reaches_variables_of_others_is_delivered(monkeypatch, is_async, expected):
-    monkeypatch.setattr(traits, "is_async", lambda strategy: is_async)
+def test_what_reaches_variables_of_others_is_delivered(monkeypatch, is_remote, expected):
+    monkeypatch.setattr(traits, "has_remote_variables", lambda strategy: is_remote)
     strategy, recorder = strategies.get("one device"), Recorder()
     shares = batches.shares_of(tf.constant([1.0]), strategy)
 
