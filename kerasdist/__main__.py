@@ -85,6 +85,10 @@ def _add_deployment(parser: argparse.ArgumentParser):
     parser.add_argument("--clone_on_cpu", action="store_true", help="clones on logical CPUs")
     parser.add_argument("--num_replicas", **number, help="worker tasks")
     parser.add_argument("--num_ps_tasks", **number, help="parameter server tasks")
+    text = "synchronous workers over parameter servers"
+    parser.add_argument("--sync_replicas", action="store_true", help=text)
+    text = "batches of each update of such workers; -1 for one of each"
+    parser.add_argument("--replicas_to_aggregate", **number, help=text)
     parser.add_argument("--replica_id", **number, help="index of this worker")
     text = f"name of the workers' job in the cluster (default: {defaults.worker_job_name})"
     parser.add_argument("--worker_job_name", metavar="NAME", help=text)

@@ -45,7 +45,7 @@ from kerasdist.training.hooks.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import batch_statistics, global_loss, loss_scale, whole_metrics
 from kerasdist.training.parameter_servers import delivery as remote_delivery
-from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers import sharded_variables, synchronous_step_function
 from kerasdist.training.parameter_servers import step_function as worker_step_function
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
@@ -155,7 +155,7 @@ def _check(model: keras.Model):
     if traits.is_async(model.distribute_strategy):
         worker_step_function.check(model)
     elif traits.has_remote_variables(model.distribute_strategy):
-        worker_step_function.check_compiled(model)
+        synchronous_step_function.check(model)
 
 
 def _make_step(

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.cluster import Task
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import coordinator_adapter, keras_layers
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import RecentLogs
@@ -21,7 +21,7 @@ from kerasdist.training.parameter_servers import ledger
 from kerasdist.training.parameter_servers.data_source import Pass
 from kerasdist.training.parameter_servers.rounds import Progress, Result, Rounds
 from kerasdist.training.parameter_servers.staged_update import StagedUpdate
-from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
+from kerasdist.training.parameter_servers.step_function import WorkerStepFunction, check_compiled
 from kerasdist.training.parameter_servers.synchronous_epoch_iterator import Updates
 from kerasdist.training.replica.delivery import LocalDelivery
 
@@ -203,6 +203,27 @@ class SynchronousStepFunction(WorkerStepFunction):
             num_to_aggregate=number,
             update=self._update.make,
             drop=self._update.contributions.drop,
+        )
+
+
+def check(model: keras.Model) -> None:
+    """Checks, before anything is traced, that synchronous workers can run the steps of a model.
+
+    Raises:
+        ValueError: It is to run eagerly; or it has layers that learn statistics of batches.
+    """
+    check_compiled(model)
+    normalizing = [
+        layer.path
+        for layer in keras_layers.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
+    if normalizing:
+        raise ValueError(
+            "Synchronous workers over parameter servers cannot train BatchNormalization: each "
+            "would normalize with its own batch, and assign the moving statistics over those of "
+            f"the others. Received: {', '.join(normalizing)}. Set `trainable = False` on it, take "
+            "another normalization, or workers without parameter servers."
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
+from kerasdist.training.parameter_servers import synchronous_step_function
 from tests import strategies
 
 X = np.random.default_rng(0).normal(size=(26, 3)).astype("float32")
@@ -124,6 +125,16 @@ def train_all(strategy, batch_size):
 
 def train_with_batches_of_workers(strategy):
     return train_all(strategy, EXAMPLES_OF_UPDATE // 2)
+
+
+def test_batch_normalization_is_refused():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(name="norm")])
+    model.compile()
+
+    with pytest.raises(ValueError, match="cannot train BatchNormalization"):
+        synchronous_step_function.check(model)
+    model.trainable = False
+    synchronous_step_function.check(model)
 
 
 @pytest.mark.processes
