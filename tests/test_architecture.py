@@ -79,9 +79,12 @@ TRAINING_MAY_IMPORT = {
     "trial": {"context", "data", "hooks", "replica", "gradients", "losses", "step"},
     "report": {"context", "hooks", "replica", "step", "trial"},
     "parameter_servers": {"context", "data", "hooks", "replica", "gradients", "step"},
+    "synchronous_servers": {
+        *("context", "hooks", "replica", "step", "parameter_servers"),
+    },
     "routes": {
         *("context", "data", "hooks", "replica", "gradients", "losses", "step", "trial"),
-        *("report", "parameter_servers"),
+        *("report", "parameter_servers", "synchronous_servers"),
     },
 }
 # Who is beside the training, not in it: callbacks, the plan, the doctor, and what reads and keeps

@@ -45,17 +45,11 @@ from kerasdist.training.hooks.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import batch_statistics, global_loss, loss_scale, whole_metrics
 from kerasdist.training.parameter_servers import delivery as remote_delivery
-from kerasdist.training.parameter_servers import sharded_variables, synchronous_step_function
+from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers import step_function as worker_step_function
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
-from kerasdist.training.parameter_servers.synchronous_epoch_iterator import (
-    SynchronousEpochIterator,
-)
-from kerasdist.training.parameter_servers.synchronous_step_function import (
-    SynchronousStepFunction,
-)
 from kerasdist.training.replica import replicas
 from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.replica.replicas import (
@@ -77,6 +71,13 @@ from kerasdist.training.step import (
 )
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
+from kerasdist.training.synchronous_servers import step_function as synchronous
+from kerasdist.training.synchronous_servers.epoch_iterator import (
+    SynchronousEpochIterator,
+)
+from kerasdist.training.synchronous_servers.step_function import (
+    SynchronousStepFunction,
+)
 from kerasdist.training.trial import evaluate, fit, predict
 
 
@@ -155,7 +156,7 @@ def _check(model: keras.Model):
     if traits.is_async(model.distribute_strategy):
         worker_step_function.check(model)
     elif traits.has_remote_variables(model.distribute_strategy):
-        synchronous_step_function.check(model)
+        synchronous.check(model)
 
 
 def _make_step(

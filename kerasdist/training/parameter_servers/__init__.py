@@ -14,10 +14,6 @@ The chief traces all graphs and schedules them; workers run them and wait for no
 5. If a worker is lost, the ledger closes its call: nothing of it counts from then on. What the
    notes lack is made by another worker (`CallRunner.settle`): each example counts once.
 
-Synchronous workers read and compute so, too. But they stage gradients and counts (`contributions`,
-`staged_update`), and a server makes each update of those of several batches (`rounds`,
-`synchronous_step_function`).
-
 Updates are counted on a server (`optimizer.iterations`), steps of `fit` by the chief (`Calls`).
 `worker_times` measures, `predict_function` predicts, and `abandonment` cleans up after an error.
 """

@@ -40,6 +40,8 @@ class WorkerStepFunction(TrainFunction):
     Args: those of `ModelStep`.
     """
 
+    _make_steps: Any = WorkerSteps  # Those of synchronous workers are others.
+
     def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
         scope_checks.check_placement(model)
         self._strategy = model.distribute_strategy
@@ -63,7 +65,9 @@ class WorkerStepFunction(TrainFunction):
         # One more for calls that are made again, one after the other.
         num_rows = most_running(num_workers) + num_workers + 1
         self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
-        self._steps = WorkerSteps(model, self._model_step, copies=self._copies, ledger=self._ledger)
+        self._steps = self._make_steps(
+            model, self._model_step, copies=self._copies, ledger=self._ledger
+        )
         self._runner = CallRunner(self._strategy, self._steps, self._ledger)
         self._running: list[Call] = []
         self._abandoned = functools.partial(

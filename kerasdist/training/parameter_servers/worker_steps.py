@@ -20,8 +20,6 @@ from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
-from kerasdist.training.parameter_servers.rounds import Rounds
-from kerasdist.training.parameter_servers.staged_update import StagedUpdate
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Steps in each iteration of a long loop, where steps take little longer than their messages: an
@@ -106,19 +104,6 @@ class WorkerSteps:
         is_simple = call.num_steps == 1 and not has_lost
         return self._run_step_at if is_simple else self._run_steps_at[at_once], numbers
 
-    def in_rounds(self, rounds: Rounds, update: StagedUpdate) -> Callable:
-        """Returns what runs steps whose gradients are staged, until it is told to stop.
-
-        Args:
-            rounds: They say at which positions.
-            update: The rest of the steps, which another task makes.
-
-        Returns:
-            A function of the worker's iterator and three numbers: the generation of the data, the
-            seat of the worker, and that of the round.
-        """
-        return graph_function(functools.partial(self._steps_in_rounds, rounds, update))
-
     def of_batch(self, position: int, done: np.ndarray | None) -> tuple[Callable, list]:
         """Returns what runs the step of a batch that the chief sends.
 
@@ -141,7 +126,7 @@ class WorkerSteps:
         worker is lost, TensorFlow puts what it had not begun behind all that waits.
         """
         generation, position, _ = tf.unstack(numbers)
-        _skip(iterator, _not_negative(position - self._progress_of(generation)))
+        skip(iterator, not_negative(position - self._progress_of(generation)))
         with self._collected() as num_examples:
             index, batch = self._next(iterator)
             self._note_progress(generation, index + 1)
@@ -154,7 +139,7 @@ class WorkerSteps:
         None are run, and the position is -1, where the worker is past it.
         """
         position, num_skipped, num_steps = self._begin_steps(numbers)
-        _skip(iterator, num_skipped)
+        skip(iterator, num_skipped)
         self._next_steps(at_once, iterator, num_steps)
         return tf.stack([position, num_steps])
 
@@ -231,20 +216,6 @@ class WorkerSteps:
         with self._collected(done) as num_examples:
             self._one_step(0, position, batch, num_examples)
 
-    def _steps_in_rounds(
-        self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
-    ) -> None:
-        generation, seat, number = tf.unstack(numbers)
-        with self._ledger.tracing(), self._data_waits.noted():
-
-            def contribute(key: tf.Tensor, position: Any) -> list:
-                _skip(iterator, _not_negative(position - self._progress_of(generation)))
-                index, batch = self._next(iterator)
-                self._note_progress(generation, index + 1)
-                return update.stage(key, functools.partial(self._one_step, 0, index, batch))
-
-            rounds.work(seat, number, contribute)
-
     @contextlib.contextmanager
     def _collected(self, done: tf.Tensor | None = None) -> Generator[tf.Variable]:
         """Traces the steps of a call; yields the variable that counts its examples."""
@@ -301,11 +272,12 @@ def _next_or_none(iterator: Any) -> tuple:
     return element, element.has_value()
 
 
-def _not_negative(number: Any) -> tf.Tensor:
+def not_negative(number: Any) -> tf.Tensor:
     """Returns a scalar, or fails as a call does that was given up; an Assert costs messages."""
     with tf.device("/device:CPU:0"):
         return tf.gather([number], tf.cast(number < 0, tf.int64), name=CLOSED)
 
 
-def _skip(iterator: Iterator, num_batches: tf.Tensor) -> None:
+def skip(iterator: Iterator, num_batches: tf.Tensor) -> None:
+    """Reads so many batches that others take."""
     _repeat(num_batches, lambda _: next(iterator))

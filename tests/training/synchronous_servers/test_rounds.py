@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.hooks.graph_function import graph_function
-from kerasdist.training.parameter_servers.contributions import Contributions
-from kerasdist.training.parameter_servers.rounds import Progress, Rounds
+from kerasdist.training.synchronous_servers.contributions import Contributions
+from kerasdist.training.synchronous_servers.rounds import Progress, Rounds
 
 DEVICE = "/device:CPU:0"
 

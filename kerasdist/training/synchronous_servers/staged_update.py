@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from kerasdist.private import variable_adapter
 from kerasdist.training.hooks import divided_values
-from kerasdist.training.parameter_servers.contributions import Contributions
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
@@ -22,6 +21,7 @@ from kerasdist.training.replica import replicas
 from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.replica.replicas import OneDevice, Replica, StepOptions
 from kerasdist.training.step import replica_run
+from kerasdist.training.synchronous_servers.contributions import Contributions
 
 # Beside the sums of callbacks, whose names are others.
 _NUM_EXAMPLES, _COUNT = "kerasdist num_examples", "kerasdist count "

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.parameter_servers.contributions import Contributions
+from kerasdist.training.synchronous_servers.contributions import Contributions
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from kerasdist.training.parameter_servers import synchronous_step_function
+from kerasdist.training.synchronous_servers import step_function
 from tests import strategies
 
 X = np.random.default_rng(0).normal(size=(26, 3)).astype("float32")
@@ -132,9 +132,9 @@ def test_batch_normalization_is_refused():
     model.compile()
 
     with pytest.raises(ValueError, match="cannot train BatchNormalization"):
-        synchronous_step_function.check(model)
+        step_function.check(model)
     model.trainable = False
-    synchronous_step_function.check(model)
+    step_function.check(model)
 
 
 @pytest.mark.processes

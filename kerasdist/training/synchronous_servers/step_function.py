@@ -19,11 +19,12 @@ from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.parameter_servers import ledger
 from kerasdist.training.parameter_servers.data_source import Pass
-from kerasdist.training.parameter_servers.rounds import Progress, Result, Rounds
-from kerasdist.training.parameter_servers.staged_update import StagedUpdate
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction, check_compiled
-from kerasdist.training.parameter_servers.synchronous_epoch_iterator import Updates
 from kerasdist.training.replica.delivery import LocalDelivery
+from kerasdist.training.synchronous_servers.epoch_iterator import Updates
+from kerasdist.training.synchronous_servers.rounds import Progress, Result, Rounds
+from kerasdist.training.synchronous_servers.staged_update import StagedUpdate
+from kerasdist.training.synchronous_servers.worker_rounds import WorkerRounds
 
 _LOOK_SECS = 0.1
 
@@ -33,6 +34,8 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     Args: those of `ModelStep`.
     """
+
+    _make_steps = WorkerRounds
 
     def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
         super().__init__(model, step, **arguments)

@@ -10,8 +10,8 @@ import tensorflow as tf
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
-from kerasdist.training.parameter_servers.staged_update import StagedUpdate
 from kerasdist.training.step.model_step import ModelStep
+from kerasdist.training.synchronous_servers.staged_update import StagedUpdate
 
 X = np.random.default_rng(0).normal(size=(11, 3)).astype("float32")
 Y = X @ np.array([[1], [2], [-1]], "float32")
