@@ -23,7 +23,14 @@ from kerasdist.private import (
     strategy_adapter,
     variable_adapter,
 )
-from kerasdist.training.context import agreement, legacy_keras, peers, running_call, traits
+from kerasdist.training.context import (
+    agreement,
+    deployment,
+    legacy_keras,
+    peers,
+    running_call,
+    traits,
+)
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.gradients import (
@@ -72,9 +79,6 @@ from kerasdist.training.step import (
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.synchronous_servers import step_function as synchronous
-from kerasdist.training.synchronous_servers.epoch_iterator import (
-    SynchronousEpochIterator,
-)
 from kerasdist.training.synchronous_servers.step_function import (
     SynchronousStepFunction,
 )
@@ -389,9 +393,10 @@ def _make_epoch_iterator(
     make = original
     is_remote = traits.has_remote_variables(distribute_strategy)
     if is_remote and not running_call.reads_whole_data():
-        is_of_training = running_call.is_fit() and running_call.is_first_data()
-        is_sync = is_of_training and not traits.is_async(distribute_strategy)
-        make = SynchronousEpochIterator if is_sync else WorkerEpochIterator
+        make = WorkerEpochIterator
+        if running_call.is_fit() and running_call.is_first_data():
+            remote = deployment.remote_workers(distribute_strategy)
+            kwargs["batches_per_step"] = remote.num_to_aggregate
     elif strategy_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)

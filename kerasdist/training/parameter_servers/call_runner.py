@@ -47,8 +47,9 @@ class CallRunner:
     def start(self, call: Call) -> None:
         """Lets the next worker that is free run a call."""
         source = call.calls.source
-        if call.batch is not None:
-            call.result = self._schedule_batch(call.batch, call.position, source.data)
+        if call.batches is not None:
+            (batch,) = call.batches.values()
+            call.result = self._schedule_batch(batch, call.position, source.data)
             return
         run, numbers = self._steps.of_call(call, has_lost=self._watch.has_lost)
         iterators = source.iterators(self._steps.progress)
@@ -98,7 +99,7 @@ class CallRunner:
         call.num_taken = call.num_steps
         if attempt.is_lost:
             call.num_taken = self._make_up(call, self._done_of(attempt))
-        elif call.batch is None and call.calls.source.data.is_strict:
+        elif call.batches is None and call.calls.source.data.is_strict:
             position, call.num_taken = map(int, numbers)
             if position != call.position:  # Lost with a worker, and this one had read on.
                 nothing = np.zeros(len(self._ledger.devices), np.int64)
@@ -113,8 +114,9 @@ class CallRunner:
     def _make_up(self, call: Call, done: np.ndarray) -> int:
         """Makes what is missing of the steps of a lost call; returns how many it has."""
         source = call.calls.source
-        if call.batch is not None:
-            self.run_batch(call.batch, call.position, source.data, done)
+        if call.batches is not None:
+            (batch,) = call.batches.values()
+            self.run_batch(batch, call.position, source.data, done)
             return 1
         if source.data.is_strict:
             return self._run_again(call, done)

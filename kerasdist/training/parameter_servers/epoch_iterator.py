@@ -1,4 +1,9 @@
-"""Divides the epochs of asynchronous workers into calls of some steps."""
+"""Divides the epochs of workers beside parameter servers into calls of some steps.
+
+A step of asynchronous workers takes one batch of the program, and one of synchronous workers, which
+is an update, takes several. Positions of steps are counted in steps, and those of batches in
+batches.
+"""
 
 import collections
 import dataclasses
@@ -27,13 +32,14 @@ _CALLS_PER_WORKER = 4
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Call:
-    """Some steps in a row, on one worker.
+    """Some steps in a row: on one worker, or on all of them if they are synchronous.
 
     Attributes:
-        position: Of their first batch in the pass over the data, from 0.
-        num_steps: How many.
+        position: Of the first step in the pass over the data, from 0.
+        num_steps: How many; 1 where the chief reads.
         calls: Of the same epoch.
-        batch: The batch of the one step, where the chief reads it; None where the worker does.
+        batches: Those that the chief has read since the call before, by their positions in the
+            pass; None where workers read.
         result: What the coordinator promises, and the attempt.
         num_taken: How many steps it had batches for, once these are made.
     """
@@ -41,7 +47,7 @@ class Call:
     position: int
     num_steps: int
     calls: "Calls"
-    batch: Any = None
+    batches: dict[int, Any] | None = None
     result: Any = None
     num_taken: int | None = None
 
@@ -57,10 +63,13 @@ class Calls:
 
     Args:
         source: The pass over the data that this epoch is of.
-        num_workers: Workers.
-        first: Position of their first batch in the pass, from 0.
+        num_workers: How many calls run beside each other.
+        first: Position of their first step in the pass, from 0.
         first_step: Which step of the epoch that is, from 0.
         num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
+        batches_per_step: How many batches a step takes; the last one of the pass may have fewer.
+        num_batches: Those of the pass; infinity if nobody knows.
+        num_ahead: How many batches the chief reads before the step that needs them.
         steps_per_call: How many steps a call has; None chooses.
         runs_ahead: Whether calls start before those before them have ended.
         clock: Seconds.
@@ -76,6 +85,9 @@ class Calls:
     first: int
     num_steps: float
     first_step: int = 0
+    batches_per_step: int = 1
+    num_batches: float = math.inf
+    num_ahead: int = 0
     steps_per_call: int | None = None
     runs_ahead: bool = True
     clock: Callable[[], float] = time.perf_counter
@@ -87,7 +99,13 @@ class Calls:
         self._running: collections.deque[Call] = collections.deque()
         self._planned: collections.deque[Call] = collections.deque()
         self._num_planned = self._num_timed = 0
+        self._num_read = self.first * self.batches_per_step
         self._started_at = 0.0
+
+    @property
+    def end_position(self) -> float:
+        """The position behind the last batch of the epoch; infinity if nobody knows it yet."""
+        return min((self.first + self.num_steps) * self.batches_per_step, self.num_batches)
 
     @property
     def num_done_of_epoch(self) -> int:
@@ -129,20 +147,34 @@ class Calls:
         left = self.num_steps - self._num_planned
         if not left or self.has_ended:
             return
-        batch = None
+        position = self.first + self._num_planned
+        batches = None
         if not self.source.data.is_on_workers:
-            batch = next(self.source, None)
-            self.has_ended = batch is None
+            batches = self._read(position)
+            self.has_ended = position * self.batches_per_step >= self.num_batches
             if self.has_ended:
                 return
         call = Call(
-            position=self.first + self._num_planned,
-            num_steps=1 if batch is not None else int(min(left, self._length(left))),
+            position=position,
+            num_steps=1 if batches is not None else int(min(left, self._length(left))),
             calls=self,
-            batch=batch,
+            batches=batches,
         )
         self._num_planned += call.num_steps
         self._planned.append(call)
+
+    def _read(self, position: int) -> dict[int, Any]:
+        """Reads what the step at a position needs, and what workers may begin meanwhile."""
+        batches = {}
+        end = min((position + 1) * self.batches_per_step + self.num_ahead, self.end_position)
+        while self._num_read < end:
+            try:
+                batches[self._num_read] = next(self.source)
+            except StopIteration:
+                self.num_batches = self._num_read
+                break
+            self._num_read += 1
+        return batches
 
     def _length(self, left: float) -> int:
         """Returns how many steps the next call has."""
@@ -157,9 +189,10 @@ class Calls:
 
 
 class WorkerEpochIterator(EpochIterator):
-    """Hands the user's data to `fit` and `evaluate` over asynchronous workers, epoch by epoch.
+    """Hands the user's data to `fit` and `evaluate` beside parameter servers, epoch by epoch.
 
-    Args: those of `EpochIterator`.
+    Args: those of `EpochIterator`; `batches_per_step` is how many batches of the program a step
+        takes, which all workers then make together. None has each worker make steps of its own.
 
     Raises:
         ValueError: As there; or a function makes the data, and `steps_per_epoch` is not given.
@@ -171,8 +204,12 @@ class WorkerEpochIterator(EpochIterator):
         *args: Any,
         class_weight: dict | None = None,
         distribute_strategy: tf.distribute.Strategy,
+        batches_per_step: int | None = None,
         **kwargs: Any,
     ):
+        self._is_together = batches_per_step is not None
+        self._batches_per_step = batches_per_step or 1
+        self._num_batches_of_pass = math.inf
         self._function = None
         self._data: WorkerDataSource | None = None
         if input_functions.is_function(x):
@@ -210,6 +247,12 @@ class WorkerEpochIterator(EpochIterator):
         super()._note_length()
         if self._function is not None:
             self.num_batches_of_data = self._length = None
+        num_batches = self.num_batches_of_data
+        self._num_batches_of_pass = self._length or math.inf
+        if num_batches:
+            self.num_batches_of_data = math.ceil(num_batches / self._batches_per_step)
+        if self._length:
+            self._length = math.ceil(self._length / self._batches_per_step)
 
     def make_iterator(self) -> Iterator:
         """Begins a pass over the data."""
@@ -270,7 +313,7 @@ class WorkerEpochIterator(EpochIterator):
         self.num_seen += num_passed
         iterator: Any = self.iterator
         if num_passed and not iterator.data.is_on_workers:
-            for _ in range(num_passed):
+            for _ in range(num_passed * self._batches_per_step):
                 next(iterator)
         return step
 
@@ -285,18 +328,22 @@ class WorkerEpochIterator(EpochIterator):
         steps_per_call = deployment.remote_workers(self._strategy).steps_per_call
         if self.steps_per_execution > 1:
             steps_per_call = self.steps_per_execution
-        owners = batch_hooks.owners(running_call.callbacks()) if num_workers == 1 else []
+        is_one_by_one = self._is_together or num_workers == 1
+        owners = batch_hooks.owners(running_call.callbacks()) if is_one_by_one else []
         if owners:
             steps_per_call = steps_per_call or 1
             announce(batch_hooks.describe(owners, steps_per_call))
         return Calls(
             source,
-            num_workers=num_workers,
+            num_workers=1 if self._is_together else num_workers,
             first=first,
             num_steps=num_steps,
             first_step=first_step,
+            batches_per_step=self._batches_per_step,
+            num_batches=self._num_batches_of_pass,
+            num_ahead=max(num_workers - self._batches_per_step, 0) if self._is_together else 0,
             steps_per_call=steps_per_call,
-            runs_ahead=not owners,
+            runs_ahead=not (self._is_together or owners),
         )
 
 

@@ -152,8 +152,7 @@ class WorkerStepFunction(TrainFunction):
                 self._runner.settle(call)
 
     def _advance(self, calls: Calls) -> int:
-        if self._calls() is not calls:
-            self._calls, self._num_steps_of_epoch = weakref.ref(calls), calls.num_done_of_epoch
+        self._note_calls(calls)
         while call := calls.take():
             self._start(call)
         if not calls.runs_ahead:
@@ -161,6 +160,10 @@ class WorkerStepFunction(TrainFunction):
         if not self._running:  # `finish` has ended the last ones, in the middle of an epoch.
             return 1
         return self._end(self._running.pop(0))
+
+    def _note_calls(self, calls: Calls) -> None:
+        if self._calls() is not calls:
+            self._calls, self._num_steps_of_epoch = weakref.ref(calls), calls.num_done_of_epoch
 
     def _start(self, call: Call) -> None:
         self._runner.start(call)

@@ -5,6 +5,7 @@ the updates itself, in one graph (`rounds`).
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -19,9 +20,9 @@ from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.parameter_servers import ledger
 from kerasdist.training.parameter_servers.data_source import Pass
+from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction, check_compiled
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.synchronous_servers.epoch_iterator import Updates
 from kerasdist.training.synchronous_servers.rounds import Progress, Result, Rounds
 from kerasdist.training.synchronous_servers.staged_update import StagedUpdate
 from kerasdist.training.synchronous_servers.worker_rounds import WorkerRounds
@@ -61,25 +62,40 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._forget_batches()
 
     def _call(self, data: Any) -> dict:
-        if not isinstance(data, Updates):
+        if not isinstance(data, Calls):
             raise ValueError(
                 "Synchronous workers over parameter servers train with `fit`. Received: "
                 "`train_on_batch`, whose batch one worker would compute alone."
             )
+        self._note_calls(data)
+        call = data.take()
+        if call is None:
+            raise StopIteration
         with self._abandoned():
-            self._make(data)
+            self._make(call)
+        data.end(call, call.num_steps)
+        self._num_steps_of_epoch = data.num_done_of_epoch
         return RecentLogs(
             self._read_recent, read_exact=self._read_exact, nesting=self._model_step.logs.nesting
         )
 
-    def _make(self, call: Updates) -> None:
+    def _make(self, call: Call) -> None:
         """Makes some updates.
 
         Raises:
             tf.errors.UnavailableError: A worker is lost.
+            ValueError: The data is none that workers read, with a known end.
         """
         self._end_after_error()
-        self._make_from(call.source, call.position, call.end)
+        source = call.calls.source
+        if not source.data.is_strict or call.calls.end_position == math.inf:
+            raise ValueError(
+                "Synchronous workers over parameter servers read their data themselves, and cannot "
+                f"read this: {source.data.description}. Give a tf.data.Dataset of known length."
+            )
+        position = call.position * self._num_to_aggregate
+        end = min(position + call.num_steps * self._num_to_aggregate, int(call.calls.end_position))
+        self._make_from(source, position, end)
         self._settle()
 
     def _make_from(self, source: Pass, position: int, end: int) -> None:

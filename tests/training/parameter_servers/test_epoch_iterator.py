@@ -1,5 +1,6 @@
 """How the steps of an epoch become calls on workers, by a clock that the test moves."""
 
+import functools
 import itertools
 import math
 import types
@@ -163,9 +164,9 @@ def test_what_runs_when_the_data_ends_is_waited_for(make_calls):
 def test_chief_reads_one_batch_for_each_call(make_calls):
     calls = make_calls("abc", num_steps=2, steps_per_call=5)
 
-    assert [(call.position, call.num_steps, call.batch) for call in run(calls)] == [
-        (0, 1, "a"),
-        (1, 1, "b"),
+    assert [(call.position, call.num_steps, call.batches) for call in run(calls)] == [
+        (0, 1, {0: "a"}),
+        (1, 1, {1: "b"}),
     ]
     assert not calls.has_ended
 
@@ -173,5 +174,37 @@ def test_chief_reads_one_batch_for_each_call(make_calls):
 def test_epoch_ends_where_the_chief_has_no_batch_left(make_calls):
     calls = make_calls("ab", num_steps=math.inf)
 
-    assert [call.batch for call in run(calls)] == ["a", "b"]
+    assert [call.batches for call in run(calls)] == [{0: "a"}, {1: "b"}]
     assert calls.has_ended
+
+
+def test_epoch_of_updates_ends_behind_its_last_batch(make_calls):
+    make = functools.partial(make_calls, first=2, batches_per_step=3)
+
+    assert make(num_steps=4, num_batches=100).end_position == 18
+    assert make(num_steps=4, num_batches=17).end_position == 17
+    assert make(num_steps=math.inf).end_position == math.inf
+
+
+# What the chief reads for each update of two batches, of data that ends within an epoch or not.
+@pytest.mark.parametrize(
+    ("num_ahead", "num_steps", "expected"),
+    [
+        (0, 2, ["ab", "cd"]),
+        (1, 2, ["abc", "d"]),
+        (0, math.inf, ["ab", "cd", "e"]),
+        (1, math.inf, ["abc", "de", ""]),
+        (9, math.inf, ["abcde", "", ""]),
+    ],
+)
+def test_chief_reads_what_an_update_and_backup_workers_need(
+    make_calls, num_ahead, num_steps, expected
+):
+    calls = make_calls("abcde", num_steps=num_steps, batches_per_step=2, num_ahead=num_ahead)
+    found = [call.batches for call in run(calls)]
+
+    assert ["".join(batches.values()) for batches in found] == expected
+    positions = [position for batches in found for position in batches]
+    assert positions == list(range(len(positions)))
+    assert calls.has_ended == (num_steps == math.inf)
+    assert calls.end_position == (4 if num_steps == 2 else 5)
