@@ -55,6 +55,9 @@ class FirstStepProof(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None):
         self.comparison = None
+        if traits.has_remote_variables(self.model.distribute_strategy):
+            self._say_why_not("beside parameter servers workers have the batches, not the chief")
+            return
         self._watched = WatchedStep(self.model.train_function, num_steps=1, watch=self._watch)
         self.model.train_function = self._watched
         running_call.at_end(self.model, self._unwatch)  # Also after an error before the first step.
@@ -62,7 +65,7 @@ class FirstStepProof(keras.callbacks.Callback):
     def _watch(self, taken: list | None, run: Callable[[], tuple]):
         self._unwatch()
         if reason := _why_not(self.model, taken):
-            self._say(f"First step not compared with one device: {reason}.")
+            self._say_why_not(reason)
         elif taken:
             self._prove(taken[0])
         logs, _ = run()
@@ -102,6 +105,9 @@ class FirstStepProof(keras.callbacks.Callback):
         self._say(found.describe())
         self._say(f"Likely reason: {likely} {cost}")
 
+    def _say_why_not(self, reason: str):
+        self._say(f"First step not compared with one device: {reason}.")
+
     def _say(self, text: str):
         if peers.is_chief(self.model.distribute_strategy):
             print("\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines()), flush=True)
@@ -124,8 +130,6 @@ def _step(model: keras.Model, logs: dict) -> Step:
 def _why_not(model: keras.Model, taken: list | None) -> str:
     """Returns why the first step of a model cannot be compared; "" if it can."""
     strategy = model.distribute_strategy
-    if traits.is_async(strategy):
-        return "with parameter servers no step has a single right result"
     if strategy.num_replicas_in_sync == 1:
         return "there is one replica"
     if not keras_layers.is_built(model):

@@ -93,7 +93,7 @@ class ProfilerTrace(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None):
         strategy = self.model.distribute_strategy
         self._remote = None
-        if self.tasks == "all" and traits.is_async(strategy):
+        if self.tasks == "all" and traits.has_remote_variables(strategy):
             self._remote = RemoteRecordings(deployment.of(strategy).cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
         self._steps = StepCounter(self.model)

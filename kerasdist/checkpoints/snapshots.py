@@ -126,7 +126,7 @@ class Snapshots:
         Args:
             num_expected: Steps of an epoch; 0 if it is unknown.
         """
-        if traits.is_async(self._strategy):
+        if traits.has_remote_variables(self._strategy):
             self._step_function.finish()
             self.num_steps = self._step_function.num_steps_of_epoch
         if self.is_cut or self.num_steps >= num_expected:
@@ -144,7 +144,7 @@ class Snapshots:
         Returns:
             False if there is nothing to save, because the epoch is over.
         """
-        if traits.is_async(self._strategy):  # Workers are ahead of `fit`.
+        if traits.has_remote_variables(self._strategy):  # Workers may be ahead of `fit`.
             num_done = self._step_function.finish()
             if step and num_done is None:  # The epoch is over, which `fit` has not seen yet.
                 return False
@@ -157,7 +157,7 @@ class Snapshots:
         if self.is_cut:
             progress = {"epoch": self._epoch, "step": self.num_steps}
         else:
-            if traits.is_async(self._strategy):
+            if traits.has_remote_variables(self._strategy):
                 self._step_function.finish()
             progress = {"epoch": self._epoch + 1, "step": 0}
         self._write({**progress, "is_finished": True}, beside=False)

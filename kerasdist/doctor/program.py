@@ -153,9 +153,8 @@ def _run_truth(command: tuple[list[str], list[str]], settings: Settings) -> tupl
         )
     if truth.deployment.num_ps:
         raise UsageError(
-            "The program asks for parameter servers, which train asynchronously: no step has a "
-            "single right result. Examine it on synchronous replicas, with `--clones` or "
-            "`--workers`."
+            "The program asks for parameter servers, whose workers are not watched. Examine it on "
+            "replicas without them, with `--clones` or `--workers`."
         )
     if not truth.num_calls:
         raise UsageError(
