@@ -1,6 +1,6 @@
-"""Gives asynchronous workers the data of the user.
+"""Gives workers beside parameter servers the data of the user.
 
-Whichever worker is free takes the next steps of an epoch. Where its batches come from depends on
+Whichever worker is free takes the next batches of an epoch. Where its batches come from depends on
 the data:
 
 - Data that ends: every worker reads all of it in the same order, and skips what other workers take.
@@ -9,8 +9,8 @@ the data:
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
 - Python's generators, arrays too large to send, what is shuffled and then cached, what is cached in
-  a file, which two workers cannot write, what reads a variable, what a single worker would have to
-  shuffle twice, and all data where the chief alone is deterministic: the chief reads, and sends
+  a file, which two workers cannot write, what reads a variable, what a single worker, or
+  synchronous ones, would have to shuffle twice, and all data where the chief alone is deterministic: the chief reads, and sends
   each batch.
 """
 
@@ -84,7 +84,8 @@ class WorkerDataSource:
         # Otherwise tf.data changes a dataset on the chief, and its iterators do not fit elsewhere.
         is_alike = remote.is_deterministic == runtime.is_deterministic()
         if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
-            self.copy = _copier(untuned, is_of_only_worker=num_workers == 1)
+            is_in_one_order = num_workers == 1 or remote.num_to_aggregate is not None
+            self.copy = _copier(untuned, is_in_one_order=is_in_one_order)
         if self.copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
             self._dataset, self.is_on_workers = dataset, False
@@ -165,15 +166,15 @@ class Pass:
 
 
 def _copier(
-    dataset: tf.data.Dataset, *, is_of_worker: bool = False, is_of_only_worker: bool = False
+    dataset: tf.data.Dataset, *, is_of_worker: bool = False, is_in_one_order: bool = False
 ) -> Callable[[], tf.data.Dataset] | None:
     """Returns a function that makes a copy of a dataset on another task; None if none is alike.
 
     Args:
         dataset: What is to be copied.
         is_of_worker: Whether one worker alone reads it, in any order.
-        is_of_only_worker: Whether the order must be that of one device, since there is no other
-            worker whose updates come in between.
+        is_in_one_order: Whether the order must be that of one device, since no updates of other
+            workers come in between: there is one worker, or they are synchronous.
 
     Raises:
         ValueError: It reads a variable that is on a parameter server.
@@ -192,7 +193,7 @@ def _copier(
     is_alike = is_of_worker or not (
         caches_an_order(definition)
         or has_variables(definition)
-        or (is_of_only_worker and shuffles_late(definition))
+        or (is_in_one_order and shuffles_late(definition))
     )
     if b"PyFunc" in graph.numpy() or not is_alike:
         return None

@@ -20,7 +20,7 @@ from tests import strategies
 CLUSTER = Cluster(
     jobs={"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}, task=Task("chief", 0)
 )
-REMOTE = SimpleNamespace(coordinator=None, is_deterministic=False)
+REMOTE = SimpleNamespace(coordinator=None, num_to_aggregate=None, is_deterministic=False)
 
 
 def noise(x):
@@ -125,6 +125,15 @@ def test_the_chief_reads_what_is_cached_in_a_file():
     dataset = tf.data.Dataset.range(5).cache("file").batch(2)
 
     assert not WorkerDataSource(dataset, strategy).is_on_workers
+
+
+def test_the_chief_reads_what_synchronous_workers_would_shuffle_twice():
+    dataset = tf.data.Dataset.range(5).shuffle(3).map(lambda x: x + 1).shuffle(3).batch(2)
+    remote = SimpleNamespace(**{**vars(REMOTE), "num_to_aggregate": 2})
+
+    source = WorkerDataSource(dataset, strategies.spanning(CLUSTER, remote=remote))
+
+    assert not source.is_on_workers
 
 
 def test_a_variable_of_a_server_is_named(monkeypatch):

@@ -1,0 +1,120 @@
+"""Synchronous workers of parameter servers train with the batches that one device is given.
+
+Two batches of workers are one of that device.
+"""
+
+import traceback
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import strategies
+
+NUM_EXAMPLES = 26  # 4 batches of 8 for one device, or 7 of 4 for workers; each time the last has 2.
+X = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 3)).astype("float32")
+Y = np.tanh(X.sum(axis=1, keepdims=True))
+EXAMPLES_OF_UPDATE, NUM_WORKERS = 8, 2
+ENDED = "Your input ran out of data; interrupting training"
+CASES = {}
+
+
+def case(arguments):
+    """Keeps a function that returns the arguments of `fit` for a size of batches."""
+    CASES[arguments.__name__] = arguments
+    return arguments
+
+
+def examples():
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+@case
+def arrays_over_short_epochs(size):
+    return {"x": X, "y": Y, "batch_size": size, "epochs": 5, "steps_per_epoch": 3}
+
+
+@case
+def arrays_of_which_two_updates_end_an_epoch(size):
+    return {"x": X, "y": Y, "batch_size": size, "epochs": 5, "steps_per_epoch": 2}
+
+
+@case
+def arrays_shorter_than_an_epoch(size):
+    return {"x": X, "y": Y, "batch_size": size, "epochs": 3, "steps_per_epoch": 6}
+
+
+@case
+def shuffled_dataset(size):
+    return {"x": examples().shuffle(NUM_EXAMPLES).batch(size), "epochs": 3}
+
+
+@case
+def validated_dataset(size):
+    validation = {"validation_data": examples().batch(3), "validation_steps": 2}
+    return {"x": examples().batch(size), "epochs": 3, **validation}
+
+
+@case
+def some_epochs_later(size):
+    return {"x": examples().shuffle(9).batch(size), "epochs": 4, "initial_epoch": 2}
+
+
+@case
+def several_updates_in_a_call_of_short_epochs(size):
+    given = {"x": examples().batch(size), "epochs": 3, "steps_per_epoch": 3}
+    return {**given, "steps_per_execution": 2}
+
+
+def outcome_of(name, strategy, size):
+    arguments = CASES[name](size)
+    compiled = {"steps_per_execution": arguments.pop("steps_per_execution", 1)}
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = model.fit(**arguments, shuffle=False, verbose=0).history
+    ended = sum(str(each.message).startswith(ENDED) for each in caught)
+    return {
+        **history,
+        "weights": model.get_weights(),
+        "updates": int(model.optimizer.iterations),
+        "ended": ended if "steps_per_epoch" in arguments else 0,
+    }
+
+
+def outcomes_of_workers(strategy):
+    return {name: _outcome_or_error(name, strategy) for name in CASES}
+
+
+def _outcome_or_error(name, strategy):
+    try:
+        return outcome_of(name, strategy, EXAMPLES_OF_UPDATE // NUM_WORKERS)
+    except Exception:  # The other cases are to be seen as well.
+        return traceback.format_exc()
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What all cases give in one cluster."""
+    (workers,) = strategies.SYNCHRONOUS
+    (outcomes,) = strategies.run_on_workers(outcomes_of_workers, workers)
+    return outcomes
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)  # The first one waits for the cluster to be done.
+@pytest.mark.parametrize("name", CASES)
+def test_weights_and_logs_are_those_of_one_device(name, found):
+    expected = outcome_of(name, strategies.get("one device"), EXAMPLES_OF_UPDATE)
+
+    assert not isinstance(found[name], str), found[name]
+    assert found[name].keys() == expected.keys()
+    for key, value in expected.items():
+        pairs = zip(*map(tf.nest.flatten, (found[name][key], value)), strict=True)
+        for ours, theirs in pairs:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=key)
