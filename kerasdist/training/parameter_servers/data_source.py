@@ -9,9 +9,9 @@ the data:
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
 - Python's generators, arrays too large to send, what is shuffled and then cached, what is cached in
-  a file, which two workers cannot write, what reads a variable, what a single worker, or
-  synchronous ones, would have to shuffle twice, and all data where the chief alone is deterministic: the chief reads, and sends
-  each batch.
+  a file, which two workers cannot write, what reads a variable, what a single worker or synchronous
+  ones would have to shuffle twice, and all data where the chief alone is deterministic: the chief
+  reads, and sends each batch.
 """
 
 import functools

@@ -243,6 +243,10 @@ class WorkerEpochIterator(EpochIterator):
         """Returns (first step, last step, calls) for the call that ends next."""
         return self.next_call()
 
+    def _batch_size(self) -> int | None:
+        size = super()._batch_size()
+        return size and size * self._batches_per_step
+
     def _note_length(self) -> None:
         super()._note_length()
         if self._function is not None:
