@@ -1,7 +1,8 @@
 """The deployments that every promise is tested on.
 
-One device without any strategy is the truth; every synchronous deployment here must equal it. Those
-of several workers run in processes of their own.
+One device without any strategy is the truth; every deployment here must equal it, on the same
+batches, or on several of them joined (`batches_of_update`). Those of several workers run in
+processes of their own.
 
     @each_strategy
     def test_something(strategy):
@@ -41,8 +42,9 @@ WORKER_DEPLOYMENTS: dict[str, Any] = {
 }
 # One worker: with several the order of their updates is left to chance.
 PARAMETER_SERVERS: dict[str, Any] = {"1 worker + 1 ps": {"num_workers": 1, "num_ps": 1}}
-# Each batch of the program is one of a worker: an update has those of both.
+# A batch of the program is one worker's: the truth is trained with those of both, joined.
 SYNCHRONOUS: dict[str, Any] = {"2 workers + 1 ps, synchronous": {"num_workers": 2, "num_ps": 1}}
+CLUSTERS = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS, **SYNCHRONOUS}
 
 
 @functools.cache
@@ -50,6 +52,11 @@ def get(name: str):
     """Returns the strategy of a deployment, the same one for the whole run of the tests."""
     config = {**DEPLOYMENTS, **OTHER_DEPLOYMENTS}[name]
     return kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
+
+
+def batches_of_update(workers: str) -> int:
+    """Returns how many batches of the program an update of a cluster has."""
+    return CLUSTERS[workers]["num_workers"] if workers in SYNCHRONOUS else 1
 
 
 def spanning(cluster: kerasdist.Cluster, **known) -> Any:
@@ -89,10 +96,10 @@ def run_on_workers(function, workers: str, *, timeout_secs: float = 240) -> list
 
     Args:
         function: Runs in processes of their own, one per task; see `tests.fork_server`.
-        workers: A name in `WORKER_DEPLOYMENTS`, `PARAMETER_SERVERS` or `SYNCHRONOUS`.
+        workers: A name in `CLUSTERS`.
         timeout_secs: Time for everything.
     """
-    arguments = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS, **SYNCHRONOUS}[workers]
+    arguments = CLUSTERS[workers]
     config = None
     if workers in SYNCHRONOUS:
         numbers = {"num_replicas": arguments["num_workers"], "num_ps_tasks": arguments["num_ps"]}

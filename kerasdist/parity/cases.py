@@ -230,7 +230,6 @@ CASES = (
         name="tf.data without end",
         model=_sgd(),
         fit=lambda data: data.dataset(x=data.batches().repeat(), steps_per_epoch=data.num_batches),
-        reference=_in_order,
     ),
     Case(
         name="generator",
@@ -242,7 +241,6 @@ CASES = (
         name="generator without end",
         model=_sgd(),
         fit=lambda data: data.dataset(x=data.endless_generator(), steps_per_epoch=data.num_batches),
-        reference=_in_order,
     ),
     Case(
         name="PyDataset",
