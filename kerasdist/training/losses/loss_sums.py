@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import scopes
 from kerasdist.training.context import peers
+from kerasdist.training.hooks import step_variables
 
 
 class LossSums:
@@ -16,7 +16,7 @@ class LossSums:
     Each worker adds up its own part of the global losses, which needs no message.
 
     Args:
-        strategy: A strategy of ours, of peers.
+        strategy: A strategy of ours.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -32,7 +32,8 @@ class LossSums:
             return
         if self._sums is None:
             self._names = tuple(losses)
-            with tf.init_scope(), scopes.outside_scopes(), tf.device("CPU:0"):
+            made = step_variables.being_made(self._strategy)
+            with tf.init_scope(), tf.device("CPU:0"), made:
                 self._last = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
                 self._sums = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
         last = tf.stack([*(tf.cast(losses[name], tf.float32) for name in self._names), 1.0])

@@ -41,6 +41,7 @@ class WorkerStepFunction(TrainFunction):
     """
 
     _make_steps: Any = WorkerSteps  # Those of synchronous workers are others.
+    _shows_apart = False  # As of `ModelStep`.
 
     def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
         scope_checks.check_placement(model)
@@ -51,6 +52,7 @@ class WorkerStepFunction(TrainFunction):
             step,
             make_delivery=self._make_delivery,
             make_times=functools.partial(WorkerTimes, self._strategy),
+            shows_apart=self._shows_apart,
             **arguments,
         )
         self.callbacks = self._model_step.callbacks

@@ -21,6 +21,7 @@ from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
+from kerasdist.training.step.replica_run import GlobalStep
 
 # Steps in each iteration of a long loop, where steps take little longer than their messages: an
 # iteration costs three messages of its own between a worker and each parameter server.
@@ -247,15 +248,21 @@ class WorkerSteps:
     def _one_step(
         self, step: tf.Tensor | int, position: tf.Tensor, batch: Any, num_examples: tf.Variable
     ) -> None:
+        self._traced_step(step, position, batch, num_examples)
+
+    def _traced_step(
+        self, step: tf.Tensor | int, position: tf.Tensor, batch: Any, num_examples: tf.Variable
+    ) -> GlobalStep:
         batch = batches.without_optionals(batch)
         checks = self._model_step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
         held = self._copies.held() if self._copies else contextlib.nullcontext([])
         with self._ledger.at_step(step), held as fetched:
             self._model_step.times.begin_step([batch, fetched], self._optimizers)
-            self._model_step.run(batch, shares, checks=checks, counter=num_examples)
+            result = self._model_step.run(batch, shares, checks=checks, counter=num_examples)
         if self.counts.has_found_others(self._model_step.logs.metrics_computed_with()):
             raise TraceAgainError
+        return result
 
 
 def _repeat(num_steps: Any, run: Callable[[Any], object]) -> None:

@@ -53,6 +53,8 @@ class ModelStep:
         before_first: Is called right before the first step, by `begin`.
         make_delivery: See `StepOptions`.
         make_times: Called with `is_on`; returns what measures the steps.
+        shows_apart: Whether what comes of a step is not looked at in its graph, but in another one,
+            which calls `show`.
 
     Attributes:
         step: As it runs on a replica.
@@ -77,6 +79,7 @@ class ModelStep:
         before_first: Callable[[], None] | None = None,
         make_delivery: Callable = LocalDelivery,
         make_times: Callable = StepTimes,
+        shows_apart: bool = False,
     ):
         self._model = model
         self._strategy = model.distribute_strategy
@@ -87,14 +90,14 @@ class ModelStep:
         self._observers = update_callback.overriding("observe", callbacks)
         of_step = update_callback.of_step(callbacks)
         self.losses = LossSums(self._strategy)
-        self._adds_losses = any(callback.measures_losses for callback in of_step)
-        self._adds_losses &= not traits.has_remote_variables(self._strategy)
+        is_remote = traits.has_remote_variables(self._strategy)
+        adds = any(callback.measures_losses for callback in of_step)
+        self._adds_losses, self._shows_apart = adds and (shows_apart or not is_remote), shows_apart
         self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.is_unobserved, self._num_traces_again = False, 0
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
-        is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
@@ -102,8 +105,7 @@ class ModelStep:
         self.first_axes = FirstAxes(is_of_original_step=self._is_original)
         self._has_to_warn = trains  # A test_step computes no batch statistics.
         is_custom = not self._is_original or custom_parts.has_custom_parts(model)
-        take_own = functools.partial(custom_attributes.Snapshot, model)
-        self._take_own = take_own if is_custom else None
+        self._take_own = functools.partial(custom_attributes.Snapshot, model) if is_custom else None
         _warn_of_xla(model)
 
     def restart(self) -> None:
@@ -194,10 +196,31 @@ class ModelStep:
         with replica_run.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))
-            self._observe([losses for _, losses in result.outputs], result)
-        if not self._returns_metrics:
-            self.logs.keep([logs for logs, _ in result.outputs], result.shares)
+            if not self._shows_apart:
+                self._observe(result)
+        if not self._returns_metrics and not self._shows_apart:
+            self.logs.keep(self._logs_of(result))
         return result
+
+    def shown_of(self, result: replica_run.GlobalStep) -> tuple[dict, Any]:
+        """Returns what comes of a step on this worker: its losses, and its own logs.
+
+        These are part of the global ones; each is empty where nobody looks.
+        """
+        return self._losses_of(result), {} if self._returns_metrics else self._logs_of(result)
+
+    def show(self, losses: dict, logs: Any, *, is_discarded: Any) -> None:
+        """Traces what is looked at once for an update, where that is apart from the steps.
+
+        Args:
+            losses: As `shown_of` returns, of the global batch.
+            logs: As there.
+            is_discarded: Bool scalar, whether the losses are of no interest; None if they are.
+        """
+        if self._observes_losses():
+            _unless(is_discarded, lambda: self._show_losses(losses, losses))
+        if not self._returns_metrics:
+            self.logs.keep(logs)
 
     @contextlib.contextmanager
     def _traced_again_if_made(
@@ -273,25 +296,28 @@ class ModelStep:
             others=batch_statistics.other_states(self._model),
         )
 
-    def _observe(self, losses: Any, result: Any):
+    def _logs_of(self, result: replica_run.GlobalStep) -> Any:
+        return self.logs.own_of([logs for logs, _ in result.outputs], result.shares)
+
+    def _losses_of(self, result: replica_run.GlobalStep) -> dict[str, Any]:
+        if not self._observes_losses():
+            return {}
+        return mean_over_examples([losses for _, losses in result.outputs], result.shares)
+
+    def _observe(self, result: replica_run.GlobalStep):
         if not self._observes_losses():
             return
-        part = mean_over_examples(losses, result.shares)
-        losses = part
+        losses = part = self._losses_of(result)
         if self._observers and part:
             summed = peers.sum_in_graph(self._strategy, tf.stack(list(part.values())))
             losses = dict(zip(part, tf.unstack(summed), strict=True))
+        _unless(result.is_discarded, lambda: self._show_losses(part, losses))
 
-        def observe():
-            if self._adds_losses:
-                self.losses.add(part)
-            for observer in self._observers:
-                observer.observe(losses)
-
-        if result.is_discarded is None:
-            observe()
-        else:
-            tf.cond(result.is_discarded, lambda: None, observe)
+    def _show_losses(self, part: dict, losses: dict) -> None:
+        if self._adds_losses:
+            self.losses.add(part)
+        for observer in self._observers:
+            observer.observe(losses)
 
     def _step_with_losses(self, data: Any):
         """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
@@ -321,6 +347,14 @@ class ModelStep:
             return outputs
 
         return run
+
+
+def _unless(condition: Any, act: Callable[[], None]) -> None:
+    """Traces `act()`, which does nothing where a bool scalar is true; None is never true."""
+    if condition is None:
+        act()
+    else:
+        tf.cond(condition, lambda: None, act)
 
 
 def _warn_of_xla(model: keras.Model):

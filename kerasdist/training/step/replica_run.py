@@ -193,7 +193,7 @@ def run(
         with after(data, checks), _put_back(states, kept[position], replica):
             outputs = step_function(data)
         _check_applied(replica)
-        return outputs, replica.sums, _is_discarded(replica)
+        return outputs, replica.sums, is_discarded(replica)
 
     seed_of = 0 if shares.are_whole else first
     with _around_replicas(strategy, seed_of, operations), shared_calls.made_once(strategy):
@@ -471,7 +471,11 @@ def _check_conditions(replica: Divided) -> None:
         )
 
 
-def _is_discarded(replica: Replica) -> Any:
+def is_discarded(replica: Replica) -> Any:
+    """Returns whether a replica was told to leave nothing behind: bool scalar; None if it was not.
+
+    Asked when its step is traced.
+    """
     return tf.reduce_any(replica.states.discards) if replica.states.discards else None
 
 

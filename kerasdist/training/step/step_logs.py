@@ -56,8 +56,8 @@ class StepLogs:
         """Returns the metrics with whose results the step computed that was last traced."""
         return self._results.computed_with if self._results else []
 
-    def keep(self, replicas: list, shares: list) -> None:
-        """Keeps what the step returned.
+    def own_of(self, replicas: list, shares: list) -> Any:
+        """Returns what the step returned, as this worker's part of a mean over the global batch.
 
         Args:
             replicas: Structures of tensors, one for each replica of this worker.
@@ -68,6 +68,12 @@ class StepLogs:
         if isinstance(replicas[0], dict):
             self._tell_results(replicas[0])
         logs = mean_over_examples(replicas, shares)
+        if peers.count(self._strategy) > 1:
+            self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
+        return logs
+
+    def keep(self, logs: Any) -> None:
+        """Keeps what `own_of` has returned. Traced as a part of the step, or of the update."""
         if self._own_logs is None:
             with (
                 tf.init_scope(),
@@ -76,8 +82,6 @@ class StepLogs:
             ):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
-        if peers.count(self._strategy) > 1:
-            self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
 
     def _tell_results(self, logs: Any):
         results = self._results.among(logs) if self._results else {}

@@ -21,10 +21,12 @@ from kerasdist.training.replica import replicas
 from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.replica.replicas import OneDevice, Replica, StepOptions
 from kerasdist.training.step import replica_run
+from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.synchronous_servers.contributions import Contributions
 
 # Beside the sums of callbacks, whose names are others.
-_NUM_EXAMPLES, _COUNT = "kerasdist num_examples", "kerasdist count "
+_NUM_EXAMPLES, _WEIGHT = "kerasdist num_examples", "kerasdist weight"
+_COUNT, _LOSS, _LOG = "kerasdist count ", "kerasdist loss ", "kerasdist log "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,7 @@ class StagedUpdate:
         strategy: Our ParameterServerStrategy.
         counts: What steps count.
         copies: What steps read in the place of small weights, if they do.
+        model_step: Looks at what comes of the batches of an update; None in tests.
 
     Attributes:
         contributions: What is staged.
@@ -67,17 +70,23 @@ class StagedUpdate:
         strategy: tf.distribute.Strategy,
         counts: LocalCounts,
         copies: LocalCopies | None = None,
+        *,
+        model_step: ModelStep | None = None,
     ):
         self._strategy, self._counts, self._copies = strategy, counts, copies
+        self._model_step = model_step
         self.contributions = Contributions()
         self._graph: Any = None  # While a step is traced.
         self._half: _Half | None = None  # Of the step that was traced last.
+        self._shown: tuple = ({}, {})  # What it gives to look at: losses, and logs of its own.
 
     def delivery(self) -> LocalDelivery:
         """Returns what takes over the gradients of a step that is traced."""
         return _StagedDelivery(self)
 
-    def stage(self, key: tf.Tensor, step: Callable[[tf.Variable], object]) -> list[tf.Operation]:
+    def stage(
+        self, key: tf.Tensor, step: Callable[[tf.Variable], replica_run.GlobalStep]
+    ) -> list[tf.Operation]:
         """Traces a step on a worker, and stages what comes of it.
 
         Args:
@@ -93,20 +102,30 @@ class StagedUpdate:
         """
         self._graph, self._half = tf.compat.v1.get_default_graph(), None
         with self._counts.held() as counted:
-            step(counted[-1])
+            result = step(counted[-1])
         half = self._half
         if half is None:
             raise RuntimeError(
                 "A train_step makes no update, and synchronous workers over parameter servers need "
                 "one in each step. Call `optimizer.apply` with the gradients."
             )
-        counts = {_COUNT + str(index): each.read_value() for index, each in enumerate(counted)}
+        if self._model_step:
+            self._shown = self._model_step.shown_of(result)
+        losses, logs = map(tf.nest.flatten, self._shown)
+        counts = [each.read_value() for each in counted]
         return self.contributions.stage(
             key,
             half.gradients,
             half.variables,
             weight=half.weight,
-            sums={**half.sums, **counts, _NUM_EXAMPLES: half.num_examples},
+            sums={
+                **half.sums,
+                _NUM_EXAMPLES: half.num_examples,
+                _WEIGHT: half.weight,
+                **_named(_COUNT, counts),
+                **_named(_LOSS, [_times(each, half.weight) for each in losses]),
+                **_named(_LOG, [_times(each, half.num_examples) for each in logs]),
+            },
         )
 
     def take_over(self, half: "_Half") -> None:
@@ -150,13 +169,31 @@ class StagedUpdate:
                 sums=sums,
             )
 
-        replica_run.on_each(
-            self._strategy,
-            make_replica,
-            lambda replica, _: half.rest(taken.gradients, replica),
-        )
-        num_counts = len([name for name in taken.sums if name.startswith(_COUNT)])
-        self._counts.add([taken.sums[_COUNT + str(index)] for index in range(num_counts)])
+        def make_update(replica: Replica, _: int) -> Any:
+            half.rest(taken.gradients, replica)
+            return replica_run.is_discarded(replica)
+
+        results = replica_run.on_each(self._strategy, make_replica, make_update)
+        is_discarded, *_ = self._strategy.experimental_local_results(results)
+        self._leave_behind(taken.sums, is_discarded)
+
+    def _leave_behind(self, sums: dict[str, tf.Tensor], is_discarded: Any) -> None:
+        """Traces what an update leaves beside the weights, or not where it is discarded."""
+        counted = _numbered(_COUNT, sums)
+        if is_discarded is None:
+            self._counts.add(counted)
+        else:
+            tf.cond(is_discarded, lambda: None, lambda: self._counts.add(counted))
+        if self._model_step:
+            totals = sums[_WEIGHT], sums[_NUM_EXAMPLES]
+            means = [
+                [tf.cast(tf.math.divide_no_nan(each, total), tf.float32) for each in found]
+                for found, total in zip(
+                    (_numbered(_LOSS, sums), _numbered(_LOG, sums)), totals, strict=True
+                )
+            ]
+            losses, logs = map(tf.nest.pack_sequence_as, self._shown, means)
+            self._model_step.show(losses, logs, is_discarded=is_discarded)
 
 
 class _StagedDelivery(LocalDelivery):
@@ -196,6 +233,20 @@ class _DeliveryOfChief(RemoteDelivery):
                 self._arrived.setdefault(weight.device, []).extend(parts)
             sent.append(gradient)
         return sent
+
+
+def _named(prefix: str, numbers: list) -> dict[str, Any]:
+    return {f"{prefix}{index}": number for index, number in enumerate(numbers)}
+
+
+def _numbered(prefix: str, sums: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    """Returns what `_named` was given, in its order."""
+    names = [name for name in sums if name.startswith(prefix)]
+    return [sums[f"{prefix}{index}"] for index in range(len(names))]
+
+
+def _times(number: Any, weight: Any) -> tf.Tensor:
+    return tf.cast(number, tf.float64) * tf.cast(weight, tf.float64)
 
 
 def _weight_of(replica: Replica) -> Any:

@@ -37,6 +37,7 @@ class SynchronousStepFunction(WorkerStepFunction):
     """
 
     _make_steps = WorkerRounds
+    _shows_apart = True  # Once for an update, of several steps.
 
     def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
         super().__init__(model, step, **arguments)
@@ -45,7 +46,9 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._num_to_aggregate, self._num_seats = number, peers.num_workers(self._strategy)
         self._device, *_ = ledger.devices_of(self._strategy)
         self._rounds = Rounds(num_seats=self._num_seats, device=self._device)
-        self._update = StagedUpdate(self._strategy, self._steps.counts, self._copies)
+        self._update = StagedUpdate(
+            self._strategy, self._steps.counts, self._copies, model_step=self._model_step
+        )
         self._work = self._steps.in_rounds(self._rounds, self._update)
         self._begin: Callable | None = None  # The graphs of the chief, once they are traced.
         self._of_number: dict[int, Callable] = {}

@@ -41,6 +41,6 @@ class WorkerRounds(WorkerSteps):
                 skip(iterator, not_negative(position - self._progress_of(generation)))
                 index, batch = self._next(iterator)
                 self._note_progress(generation, index + 1)
-                return update.stage(key, functools.partial(self._one_step, 0, index, batch))
+                return update.stage(key, functools.partial(self._traced_step, 0, index, batch))
 
             rounds.work(seat, number, contribute)

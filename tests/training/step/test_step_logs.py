@@ -77,7 +77,7 @@ def test_the_logs_of_the_last_step_are_read(strategy):
     logs = make_logs(strategy)
 
     for value in (1.0, 3.0):
-        logs.keep([{"own": tf.constant(value)}], [1.0])
+        logs.keep(logs.own_of([{"own": tf.constant(value)}], [1.0]))
 
     assert logs.read() == logs.read_of_worker() == {"own": 3.0}
 
@@ -87,7 +87,7 @@ def test_names_in_dicts_in_the_logs_are_told_once_they_are_read(strategy):
     logs = make_logs(strategy)
     assert logs.nesting == {}
 
-    logs.keep([{"loss": tf.constant(1.0), "parts": {"a": tf.constant(2.0)}}], [1.0])
+    logs.keep(logs.own_of([{"loss": tf.constant(1.0), "parts": {"a": tf.constant(2.0)}}], [1.0]))
     logs.read()
 
     assert logs.nesting == {"loss": None, "parts": {"a": None}}
@@ -97,7 +97,7 @@ def test_names_in_dicts_in_the_logs_are_told_once_they_are_read(strategy):
 def test_callbacks_change_what_is_read(strategy):
     logs = make_logs(strategy, callbacks=(Double(), Double()))
 
-    logs.keep([{"own": tf.constant(1.5)}], [1.0])
+    logs.keep(logs.own_of([{"own": tf.constant(1.5)}], [1.0]))
 
     assert logs.read() == {"own": 6.0}
 
