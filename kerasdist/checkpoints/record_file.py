@@ -145,6 +145,7 @@ _ENTRIES: dict[str, _Check] = {
     "learning_rates": _list_of(_is_number),
     "time": _is_time,
     "num_iterators": _optional(_is_count),
+    "given": _list_of(_is_count),
     "callbacks": _list_of(_is_state),
     "writer": _is_text,
     "written": _is_text,

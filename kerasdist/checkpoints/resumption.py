@@ -207,6 +207,7 @@ class Resumption:
         self._call.resume_at = running_call.DataPlace(
             epoch=record["epoch"] - self.first_epoch,
             step=record["step"],
+            given=tuple(record["given"]),
             state=None if state is None else (record["num_iterators"], state),
         )
         self._say(self._found.describe_resume(has_data_state=state is not None))

@@ -196,6 +196,7 @@ class Snapshots:
                 is_finished=is_finished, is_epoch_over=is_finished or not progress["step"]
             ),
             "num_iterators": state and state[0],
+            "given": list(self._call.given) if progress["step"] else [],
             "callbacks": states,
         }
         write = self._writer.write_beside if beside else self._writer.write

@@ -378,6 +378,7 @@ def iterators_of_workers(
     *,
     progress: str,
     generation: int,
+    num_skipped: int = 0,
 ):
     """Returns an iterator on each worker, as one value to be passed to what is scheduled.
 
@@ -388,6 +389,7 @@ def iterators_of_workers(
         progress: The name of two numbers of each worker: whose iterator it has read last, and how
             far. A new iterator stands at 0, also on a worker that has lost nothing else.
         generation: Whose iterators these are.
+        num_skipped: Elements that each worker reads past at once.
     """
 
     def make(dataset: tf.data.Dataset):
@@ -395,7 +397,18 @@ def iterators_of_workers(
             last, position = tf.unstack(variable_adapter.worker_numbers(progress, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
             variable_adapter.note_worker_numbers(progress, tf.stack([last, position]))
-        return dataset_adapter.iterator_over(dataset, state)
+        iterator = dataset_adapter.iterator_over(dataset, state)
+
+        def read_past(count: Any) -> Any:
+            next(iterator)
+            return count + 1
+
+        if num_skipped:
+            start = [tf.constant(0, tf.int64)]
+            tf.while_loop(
+                lambda count: count < num_skipped, read_past, start, parallel_iterations=1
+            )
+        return iterator
 
     iterators = []
     for worker, dataset in zip(coordinator._cluster.workers, datasets._values, strict=True):

@@ -25,12 +25,15 @@ class DataPlace:
     Attributes:
         epoch: How many epochs are over.
         step: How many steps of the next one are.
+        given: Positions, in the pass over the data, of the batches that synchronous workers had
+            before others that are in these steps.
         state: How many iterators were made before one of them, and what tf.data keeps of that one
             before its first batch; None where only what was read says what comes next.
     """
 
     epoch: int
     step: int
+    given: tuple[int, ...] = ()
     state: tuple[int, bytes] | None = None
 
 
@@ -53,6 +56,7 @@ class RunningCall:
         num_steps_of_epoch: Steps of the epoch that its data has had batches for so far, with those
             that a resumed `fit` does not make. Keras reports more after a last call that has fewer
             than `steps_per_execution`. None before the first.
+        given: That of `DataPlace` after these steps.
         is_recorded: Whether a profiler records its steps at this moment.
         num_left_out: Times that steps took longer than they do: recorded by a profiler, or compiled
             once more. Rates begin anew after it.
@@ -73,6 +77,7 @@ class RunningCall:
     batch_size: int | None = None
     num_batches: int | None = None
     num_steps_of_epoch: int | None = None
+    given: tuple[int, ...] = ()
     is_recorded: bool = False
     num_left_out: int = 0
     exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -133,10 +138,11 @@ def note_data(*, batch_size: int | None, num_batches: int | None, state: Callabl
         call.batch_size, call.num_batches, call.data_state = batch_size, num_batches, state
 
 
-def note_steps(num_steps_of_epoch: int) -> None:
+def note_steps(num_steps_of_epoch: int, given: tuple[int, ...] = ()) -> None:
     """Notes how far the epoch of the call that runs is; see `RunningCall`."""
     if memory.THREAD.calls:
-        memory.THREAD.calls[-1].num_steps_of_epoch = num_steps_of_epoch
+        call = memory.THREAD.calls[-1]
+        call.num_steps_of_epoch, call.given = num_steps_of_epoch, given
 
 
 def num_steps_of_epoch(model: "keras.Model", batch: int) -> int:

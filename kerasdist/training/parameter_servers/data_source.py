@@ -51,6 +51,7 @@ class WorkerDataSource:
         is_counted: Whether it is known how many batches there are.
         is_on_workers: Whether workers read; else the chief does.
         element_spec: Of a batch; None for data that functions make.
+        num_workers: How many workers there are.
         coordinator: Of the workers.
         copy: Makes a copy of the dataset on another task; None where the chief reads.
         on_workers: A dataset on each worker, where these read.
@@ -70,7 +71,7 @@ class WorkerDataSource:
         self.element_spec: Any = None
         self.on_workers: Any = None
         self.is_strict, self.is_counted, self.is_on_workers = False, True, True
-        num_workers = peers.num_workers(strategy)
+        self.num_workers = num_workers = peers.num_workers(strategy)
         if not isinstance(dataset, tf.data.Dataset):
             self.description = "each worker reads what the function makes for it"
             self._dataset = None
@@ -127,6 +128,7 @@ class Pass:
         self.generation = next(memory.PROCESS.data_generations)
         self._iterator = iterator
         self._iterators: Any = None
+        self._num_skipped = 0
 
     def __iter__(self) -> Iterator:
         return self
@@ -134,6 +136,14 @@ class Pass:
     def __next__(self) -> Any:
         """Returns the next batch, where the chief reads."""
         return next(self._iterator)
+
+    def begin_at(self, position: int) -> None:
+        """Lets workers that read parts of their own skip what is before a position, in all parts.
+
+        It has an effect before the first call of `iterators`: all skip as many batches.
+        """
+        if not self.data.is_strict:
+            self._num_skipped = position // self.data.num_workers
 
     def iterators(self, progress: str) -> Any:
         """Returns one on each worker, of pairs of a position, from 0, and a batch.
@@ -150,14 +160,21 @@ class Pass:
                 self._state,
                 progress=progress,
                 generation=self.generation,
+                num_skipped=self._num_skipped,
             )
         return self._iterators
 
-    def reread(self, position: int, num_steps: int) -> Iterator:
-        """Yields the batches of some steps again, read by the chief."""
+    @functools.cached_property
+    def num_batches(self) -> int:
+        """How many batches there are; the chief reads all of them to know it."""
+        return sum(1 for _ in self.reread(0, None))
+
+    def reread(self, position: int, num_batches: int | None) -> Iterator:
+        """Yields some batches again, read by the chief; None yields all from a position on."""
         assert self.data.copy is not None  # Only strict data is missed.
         again = dataset_adapter.iterator_over(_in_order(self.data.copy()), self._state)
-        for _, batch in itertools.islice(again, position, position + num_steps):
+        end = None if num_batches is None else position + num_batches
+        for _, batch in itertools.islice(again, position, end):
             yield batch
 
     @functools.cached_property

@@ -66,6 +66,8 @@ class Calls:
         num_workers: How many calls run beside each other.
         first: Position of their first step in the pass, from 0.
         first_step: Which step of the epoch that is, from 0.
+        begun: Batches that workers have begun before a checkpoint, and of which no step was made:
+            by their positions, before that of the first step; each is None where workers read.
         num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
         batches_per_step: How many batches a step takes; the last one of the pass may have fewer.
         num_batches: Those of the pass; infinity if nobody knows.
@@ -75,6 +77,8 @@ class Calls:
         clock: Seconds.
 
     Attributes:
+        given: Positions of the batches that were given to workers and are in no step, between two
+            calls of synchronous workers.
         num_done: Steps that have ended.
         has_ended: Whether the data turned out to end within the epoch.
     """
@@ -85,12 +89,14 @@ class Calls:
     first: int
     num_steps: float
     first_step: int = 0
+    begun: dict[int, Any] = dataclasses.field(default_factory=dict)
     batches_per_step: int = 1
     num_batches: float = math.inf
     num_ahead: int = 0
     steps_per_call: int | None = None
     runs_ahead: bool = True
     clock: Callable[[], float] = time.perf_counter
+    given: tuple[int, ...] = dataclasses.field(init=False)
     num_done: int = dataclasses.field(default=0, init=False)
     has_ended: bool = dataclasses.field(default=False, init=False)
 
@@ -99,7 +105,8 @@ class Calls:
         self._running: collections.deque[Call] = collections.deque()
         self._planned: collections.deque[Call] = collections.deque()
         self._num_planned = self._num_timed = 0
-        self._num_read = self.first * self.batches_per_step
+        self.given = tuple(self.begun)
+        self._num_read = self.first * self.batches_per_step + len(self.given)
         self._started_at = 0.0
 
     @property
@@ -132,11 +139,12 @@ class Calls:
         self._running.append(call)
         return call
 
-    def end(self, call: Call, num_taken: int) -> None:
-        """Notes that a call has ended, after some steps."""
+    def end(self, call: Call, num_taken: int, given: tuple[int, ...] = ()) -> None:
+        """Notes that a call has ended, after some steps; see `given`."""
         self._running.remove(call)
         self.num_done += num_taken
-        running_call.note_steps(self.num_done_of_epoch)
+        self.given = given
+        running_call.note_steps(self.num_done_of_epoch, given)
         self.has_ended |= num_taken < call.num_steps
         if not self._started_at:
             self._started_at = self.clock()  # The first one was compiled.
@@ -165,7 +173,7 @@ class Calls:
 
     def _read(self, position: int) -> dict[int, Any]:
         """Reads what the step at a position needs, and what workers may begin meanwhile."""
-        batches = {}
+        batches, self.begun = self.begun, {}
         end = min((position + 1) * self.batches_per_step + self.num_ahead, self.end_position)
         while self._num_read < end:
             try:
@@ -235,10 +243,6 @@ class WorkerEpochIterator(EpochIterator):
                 "are. Give the number, or the dataset itself."
             )
 
-    def __iter__(self) -> Iterator:
-        """Begins an epoch; `calls` looks where the first one is to go on."""
-        return super(EpochIterator, self).__iter__()
-
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, calls) for the call that ends next."""
         return self.next_call()
@@ -270,19 +274,38 @@ class WorkerEpochIterator(EpochIterator):
             announce(f"Data: {self._data.description}.")
         return self._data.start()
 
+    def __iter__(self) -> Iterator:
+        """Begins an epoch; `calls` looks where the first one is to go on."""
+        return super(EpochIterator, self).__iter__()
+
     def calls(self) -> Iterator[tuple[int, int, Any]]:
         """Yields (first step, last step, calls) for each call that ends."""
+        place = running_call.take_data_place() or running_call.DataPlace(epoch=0, step=0)
+        for _ in range(place.epoch):
+            for *_, calls in self._calls_of_epoch():
+                call = calls.take()
+                calls.end(call, self._num_steps_of(call))
+        yield from self._calls_of_epoch(place.step, place.given)
+
+    def _calls_of_epoch(
+        self, step: int = 0, given: tuple[int, ...] = ()
+    ) -> Iterator[tuple[int, int, Any]]:
         # As in Keras, which counts in calls of `steps_per_execution` steps, and makes an iterator
         # more at the end of data of known length. Calls on workers have as many steps as they like.
         self.data_adapter.on_epoch_begin()
-        step = self._begin_epoch()
+        if self.iterator is None or self.steps_per_epoch is None:
+            self.iterator = self.make_iterator()
+            self.num_seen = 0
+        source: Any = self.iterator
+        begun = self._take_begun(source, step, given)
+        self.num_seen += step
         first = self.num_seen
         num_in_epoch = self.steps_per_epoch or self.num_batches_of_data or math.inf
         num_wanted = self._in_calls(num_in_epoch - step)
         num_left = self._in_calls((self.num_batches_of_data or math.inf) - first)
         last = first + min(num_wanted, num_left)
         num_steps = min(last, self._length or math.inf) - first
-        calls = self._calls(self.iterator, first, num_steps, first_step=step)
+        calls = self._calls(source, first, num_steps, first_step=step, begun=begun)
         while call := calls.peek():
             # Where the data ends here, Keras asks how many steps it has seen.
             self.num_seen = first + self._in_calls(calls.num_done) + self.steps_per_execution
@@ -301,25 +324,29 @@ class WorkerEpochIterator(EpochIterator):
             self.num_seen = 0
         self.data_adapter.on_epoch_end()
 
-    def _begin_epoch(self) -> int:
-        """Makes the iterator of an epoch, where it needs one; returns the epoch's first step."""
-        resumed = running_call.take_data_place()
-        epoch, step = (resumed.epoch, resumed.step) if resumed else (0, 0)
-        if self.steps_per_epoch is None:
-            # At the end of an epoch of known length Keras makes another iterator. Each of them
-            # changes the order of the next.
-            for _ in range(epoch * (2 if self.num_batches_of_data else 1)):
-                self.make_iterator()
-        if self.iterator is None or self.steps_per_epoch is None:
-            self.iterator = self.make_iterator()
-            self.num_seen = 0
-        num_passed = step + epoch * (self.steps_per_epoch or 0)
-        self.num_seen += num_passed
-        iterator: Any = self.iterator
-        if num_passed and not iterator.data.is_on_workers:
-            for _ in range(num_passed * self._batches_per_step):
-                next(iterator)
-        return step
+    def _num_steps_of(self, call: Call) -> int:
+        """Returns how many steps a call had batches for, in a training that was interrupted."""
+        source = call.calls.source
+        if not source.data.is_strict or self._num_batches_of_pass < math.inf:
+            return call.num_steps
+        num_steps = math.ceil(source.num_batches / self._batches_per_step)
+        return max(0, min(call.num_steps, num_steps - call.position))
+
+    def _take_begun(self, source: Pass, step: int, given: tuple[int, ...]) -> dict[int, Any]:
+        """Lets the chief read past some steps of an epoch, if it is the chief who reads.
+
+        Returns:
+            The batches of `DataPlace.given`, by their positions; None each where workers read.
+        """
+        begun: dict[int, Any] = dict.fromkeys(given)
+        first = self.num_seen * self._batches_per_step
+        num_batches = step * self._batches_per_step + len(given)
+        if not source.data.is_on_workers:
+            # In this order `zip` reads none too many.
+            for position, batch in zip(range(first, first + num_batches), source, strict=False):
+                if position in begun:
+                    begun[position] = batch
+        return begun
 
     def _in_calls(self, num_steps: float) -> float:
         """Returns the steps of as many full calls of Keras' as hold so many steps."""
@@ -327,7 +354,8 @@ class WorkerEpochIterator(EpochIterator):
             return num_steps
         return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
 
-    def _calls(self, source: Pass, first: int, num_steps: float, *, first_step: int) -> Calls:
+    def _calls(self, source: Pass, first: int, num_steps: float, **place: Any) -> Calls:
+        source.begin_at(first * self._batches_per_step)
         num_workers = peers.num_workers(self._strategy)
         steps_per_call = deployment.remote_workers(self._strategy).steps_per_call
         if self.steps_per_execution > 1:
@@ -342,7 +370,7 @@ class WorkerEpochIterator(EpochIterator):
             num_workers=1 if self._is_together else num_workers,
             first=first,
             num_steps=num_steps,
-            first_step=first_step,
+            **place,
             batches_per_step=self._batches_per_step,
             num_batches=self._num_batches_of_pass,
             num_ahead=max(num_workers - self._batches_per_step, 0) if self._is_together else 0,
