@@ -85,9 +85,9 @@ def _add_deployment(parser: argparse.ArgumentParser):
     parser.add_argument("--clone_on_cpu", action="store_true", help="clones on logical CPUs")
     parser.add_argument("--num_replicas", **number, help="worker tasks")
     parser.add_argument("--num_ps_tasks", **number, help="parameter server tasks")
-    text = "synchronous workers over parameter servers"
+    text = "with parameter servers, synchronous workers"
     parser.add_argument("--sync_replicas", action="store_true", help=text)
-    text = "batches of each update of such workers; -1 for one of each"
+    text = "gradients of each update of such workers; -1 for one of each"
     parser.add_argument("--replicas_to_aggregate", **number, help=text)
     parser.add_argument("--replica_id", **number, help="index of this worker")
     text = f"name of the workers' job in the cluster (default: {defaults.worker_job_name})"
@@ -303,6 +303,11 @@ _LAUNCH_FLAGS: dict[str, tuple[str, str, dict]] = {
     "chief": ("--chief", "a chief in addition to the workers", {"action": "store_true"}),
     "evaluator": ("--evaluator", "an evaluator as well", {"action": "store_true"}),
     "num_clones": ("--clones", "replicas of each worker", _COUNT),
+    "num_backup_workers": (
+        "--backup",
+        "with --ps, synchronous workers: an update does without so many of the slowest",
+        _COUNT,
+    ),
     "max_restarts": (
         "--max-restarts",
         "restarts of the whole cluster; with --ps, of a lost worker too",

@@ -32,23 +32,33 @@ class DeploymentConfig:
             synchronous workers; TF-Slim did not allow that.
         num_ps_tasks: Parameter servers of the whole job. The default 0 keeps the variables on the
             devices that train; at least 1 makes training asynchronous, without `sync_replicas`.
-        sync_replicas: With parameter servers, let the workers train synchronously: each update has
-            the mean gradient of several batches, one of each worker. Without parameter servers
-            they always do.
-        replicas_to_aggregate: Batches of each update of such workers. The default -1 stands for
-            `num_replicas`.
+        sync_replicas: With parameter servers, let the workers train synchronously: each update is
+            the mean of the gradients of several batches. Without parameter servers they always do.
+        replicas_to_aggregate: Gradients of each update of such workers; each is that of a worker's
+            whole batch. The default -1 stands for `num_replicas`, one of each worker. If it is
+            less, an update takes the first ones, and nobody waits for the slowest workers; if it
+            is more, workers compute several of an update. Both need parameter servers.
         worker_job_name: Name of the workers' job in the cluster.
         ps_job_name: Name of the parameter servers' job in the cluster.
 
     Raises:
         TypeError: If a field has the wrong type. Bools do not count as numbers.
-        ValueError: If a number is out of its range, or a job name is empty or used twice.
+        ValueError: If a number is out of its range, a job name is empty or used twice, or
+            `replicas_to_aggregate` is given where it cannot be had.
 
     Example:
         Two workers with four devices each; this one is the second:
 
         ```python
         config = DeploymentConfig(num_clones=4, num_replicas=2, replica_id=1)
+        ```
+
+        Three workers over a parameter server; each update takes the first two gradients:
+
+        ```python
+        config = DeploymentConfig(
+            num_replicas=3, num_ps_tasks=1, sync_replicas=True, replicas_to_aggregate=2
+        )
         ```
     """
 
@@ -69,7 +79,7 @@ class DeploymentConfig:
         check_int("replica_id", self.replica_id, at_least=0)
         check_int("num_ps_tasks", self.num_ps_tasks, at_least=0)
         check_bool("sync_replicas", self.sync_replicas)
-        _check_replicas_to_aggregate(self.replicas_to_aggregate, is_sync=self.sync_replicas)
+        _check_replicas_to_aggregate(self)
         _check_job_name("worker_job_name", self.worker_job_name)
         _check_job_name("ps_job_name", self.ps_job_name)
         _check_replica_id_in_range(self.replica_id, self.num_replicas)
@@ -86,18 +96,37 @@ def check_num_clones(num_clones: int) -> None:
         )
 
 
-def _check_replicas_to_aggregate(number: int, *, is_sync: bool) -> None:
+def _check_replicas_to_aggregate(config: DeploymentConfig) -> None:
+    number = config.replicas_to_aggregate
     check_int("replicas_to_aggregate", number, at_least=-1)
     if number == 0:
         raise ValueError(
             "`replicas_to_aggregate` must be at least 1, or -1 for all workers. Received: "
             "replicas_to_aggregate=0."
         )
-    if number > 0 and not is_sync:
+    if number > 0 and not config.sync_replicas:
         raise ValueError(
             f"`replicas_to_aggregate` is for synchronous workers. Received: replicas_to_aggregate="
             f"{number}, sync_replicas=False. Give sync_replicas=True, too, or leave it out."
         )
+    if number not in (-1, config.num_replicas) and not config.num_ps_tasks:
+        raise ValueError(_describe_missing_servers(config))
+
+
+def _describe_missing_servers(config: DeploymentConfig) -> str:
+    is_less = config.replicas_to_aggregate < config.num_replicas
+    reason = (
+        "Without them, all workers add up their gradients together, and none can be left out."
+        if is_less
+        else "Without them, each worker computes one gradient of an update. "
+        "`callbacks.GradientAccumulation` adds up several batches there."
+    )
+    what = "Backup workers" if is_less else "Several gradients of a worker in an update"
+    return (
+        f"{what} need parameter servers. {reason} Received: replicas_to_aggregate="
+        f"{config.replicas_to_aggregate}, num_replicas={config.num_replicas}, num_ps_tasks=0. Use "
+        "num_ps_tasks=1, or leave replicas_to_aggregate out."
+    )
 
 
 def _check_job_name(name: str, value: object) -> None:

@@ -53,6 +53,7 @@ def run_cluster(
     chief: bool = False,
     evaluator: bool = False,
     num_clones: int = 1,
+    num_backup_workers: int | None = None,
     timeout_secs: float = 120.0,
     stop_on_failure: bool = True,
     network: str = "isolated",
@@ -69,6 +70,7 @@ def run_cluster(
         chief: Whether there is a chief in addition to the workers, even without parameter servers.
         evaluator: Whether there is an evaluator.
         num_clones: Replicas of each worker.
+        num_backup_workers: As in `kerasdist.launch`.
         timeout_secs: Time for everything; then all tasks are killed.
         stop_on_failure: Whether the first task that fails stops the others, as with `launch`. False
             shows what they do by themselves, and also waits for the tasks that serve a chief.
@@ -96,6 +98,7 @@ def run_cluster(
             chief=chief,
             evaluator=evaluator,
             num_clones=num_clones,
+            num_backup_workers=num_backup_workers,
             timeout_secs=timeout_secs,
             log_dir=guard.folder / "logs",
             network=network,

@@ -8,7 +8,12 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
-from kerasdist.strategies.choice import choose, config_or_launched
+from kerasdist.strategies.choice import (
+    choose,
+    config_or_launched,
+    has_number_of_clones,
+    what_counts_for_task,
+)
 from tests.warned import warned_by
 
 ONE_WORKER = {"worker": ["a:2222"]}
@@ -69,10 +74,47 @@ def test_config_decides_strategy_devices_and_tasks(config, num_gpus, strategy, d
         ),
         ({"num_replicas": 3}, 0, "num_replicas=3 without ps tasks: synchronous workers"),
         ({"num_ps_tasks": 2}, 0, "num_ps_tasks=2: asynchronous workers"),
+        (
+            {"num_replicas": 3, "sync_replicas": True, "replicas_to_aggregate": 3},
+            0,
+            "num_replicas=3 without ps tasks: synchronous workers; sync_replicas=True changes "
+            "nothing without ps tasks",
+        ),
+        (
+            {"clone_on_cpu": True, "sync_replicas": True},
+            0,
+            "num_clones=1: one CPU; sync_replicas=True changes nothing without ps tasks",
+        ),
     ],
 )
 def test_reason_names_the_setting_that_decided(config, num_gpus, reason):
     assert choose_alone(num_gpus, **config).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("num_to_aggregate", "expected", "mean"),
+    [
+        (-1, 3, "mean of 3 gradients, one of each worker"),
+        (3, 3, "mean of 3 gradients, one of each worker"),
+        (2, 2, "mean of the first 2 of 3 gradients"),
+        (1, 1, "first of 3 gradients"),
+        (6, 6, "mean of 6 gradients of 3 workers"),
+    ],
+)
+def test_synchronous_workers_over_parameter_servers(num_to_aggregate, expected, mean):
+    choice = choose_alone(
+        num_replicas=3, num_ps_tasks=1, sync_replicas=True, replicas_to_aggregate=num_to_aggregate
+    )
+
+    assert (choice.strategy, choice.num_to_aggregate) == ("ParameterServerStrategy", expected)
+    assert choice.reason == f"num_ps_tasks=1: synchronous workers, each update the {mean}"
+
+
+@pytest.mark.parametrize(
+    "config", [{"num_ps_tasks": 1}, {"num_replicas": 2, "sync_replicas": True}]
+)
+def test_other_workers_aggregate_nothing_on_servers(config):
+    assert choose_alone(**config).num_to_aggregate is None
 
 
 @pytest.mark.parametrize(
@@ -259,3 +301,73 @@ def test_a_config_counts_more_than_the_clones_of_the_launch_which_is_told(num_cl
     assert chosen == [config]
     expected = ["KERASDIST_NUM_CLONES=3, as `launch --clones` sets it, has no effect: Deploy"]
     assert [each[:75] for each in told] == (expected if is_told else [])
+
+
+def launched_with(num_backup_workers, config=None, jobs=WITH_PS, job="chief"):
+    environ = {"KERASDIST_NUM_CLONES": "1", "KERASDIST_NUM_BACKUP_WORKERS": num_backup_workers}
+    return config_or_launched(config, cluster_of(jobs, job), num_gpus=0, environ=environ)
+
+
+@pytest.mark.parametrize(("num_backup_workers", "number"), [("0", 2), ("1", 1)])
+def test_the_launch_asks_for_synchronous_workers(num_backup_workers, number):
+    config = launched_with(num_backup_workers)
+
+    assert config == DeploymentConfig(
+        num_replicas=2, num_ps_tasks=1, sync_replicas=True, replicas_to_aggregate=number
+    )
+
+
+def test_without_backup_workers_in_the_launch_the_cluster_decides():
+    assert launched_with("") is None
+
+
+@pytest.mark.parametrize("job", ["chief", "worker", "ps"])
+def test_backup_workers_leave_the_number_of_clones_to_the_devices_of_each_task(job):
+    environ = {"KERASDIST_NUM_BACKUP_WORKERS": "1"}
+
+    assert launched_with("1", job=job) is not None
+    assert not has_number_of_clones(None, environ=environ)
+    assert has_number_of_clones(None, environ=environ | {"KERASDIST_NUM_CLONES": "2"})
+    assert has_number_of_clones(DeploymentConfig(), environ=environ)
+
+
+def test_an_evaluator_has_no_backup_workers():
+    config, cluster = what_counts_for_task(None, cluster_of(WITH_PS, "evaluator"))
+    environ = {"KERASDIST_NUM_BACKUP_WORKERS": "1"}
+
+    assert config_or_launched(config, cluster, num_gpus=0, environ=environ) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "sync_replicas=False"),
+        ({"sync_replicas": True}, "sync_replicas=True, replicas_to_aggregate=2"),
+        ({"sync_replicas": True, "replicas_to_aggregate": 1}, None),
+    ],
+)
+def test_a_config_counts_more_than_the_backup_workers_of_the_launch_which_is_told(config, told):
+    config, chosen = DeploymentConfig(num_replicas=2, num_ps_tasks=1, **config), []
+
+    warnings = warned_by(lambda: chosen.append(launched_with("1", config)))
+
+    assert chosen == [config]
+    expected = (
+        f"KERASDIST_NUM_BACKUP_WORKERS=1, as `launch --backup` sets it, has no effect: "
+        f"DeploymentConfig asks for {told}. Make them agree, or give no DeploymentConfig."
+    )
+    assert warnings == ([expected] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "jobs", "message"),
+    [
+        ("two", WITH_PS, "must be a number. Received: KERASDIST_NUM_BACKUP_WORKERS='two'"),
+        ("1", TWO_WORKERS, "need parameter servers.*WORKERS=1, in a cluster of 2 workers and 0 ps"),
+        ("2", WITH_PS, "at least one worker besides.*WORKERS=2, in a cluster of 2 workers and 1"),
+        ("-1", WITH_PS, "KERASDIST_NUM_BACKUP_WORKERS=-1"),
+    ],
+)
+def test_backup_workers_that_cannot_be_had_are_an_error(value, jobs, message):
+    with pytest.raises(ValueError, match=message):
+        launched_with(value, jobs=jobs, job="worker")

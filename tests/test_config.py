@@ -67,6 +67,21 @@ def test_fields_are_given_by_name():
         ({"replica_id": 2, "num_replicas": 2}, "replica_id=2, num_replicas=2"),
         ({"worker_job_name": ""}, "`worker_job_name` must not be empty.*worker_job_name=''"),
         ({"ps_job_name": " "}, "`ps_job_name` must not be empty.*ps_job_name=' '"),
+        ({"sync_replicas": True, "replicas_to_aggregate": 0}, "at least 1, or -1.*aggregate=0"),
+        ({"sync_replicas": True, "replicas_to_aggregate": -2}, "replicas_to_aggregate=-2"),
+        (
+            {"num_replicas": 2, "num_ps_tasks": 1, "replicas_to_aggregate": 2},
+            "replicas_to_aggregate=2, sync_replicas=False. Give sync_replicas=True, too",
+        ),
+        (
+            {"num_replicas": 3, "sync_replicas": True, "replicas_to_aggregate": 2},
+            "Backup workers need parameter servers.*none can be left out. Received: replicas_to_agg"
+            "regate=2, num_replicas=3, num_ps_tasks=0. Use num_ps_tasks=1, or leave",
+        ),
+        (
+            {"num_replicas": 3, "sync_replicas": True, "replicas_to_aggregate": 6},
+            "Several gradients of a worker.*`callbacks.GradientAccumulation` adds.*aggregate=6",
+        ),
         ({"ps_job_name": "worker"}, "must differ.*worker_job_name='worker', ps_job_name='worker'"),
     ],
 )
@@ -85,6 +100,8 @@ def test_wrong_value_is_an_error_that_shows_it(fields, message):
         ({"num_ps_tasks": False}, "`num_ps_tasks` must be an int.*num_ps_tasks=False"),
         ({"clone_on_cpu": "False"}, "`clone_on_cpu` must be True or False.*clone_on_cpu='False'"),
         ({"clone_on_cpu": 1}, "clone_on_cpu=1"),
+        ({"sync_replicas": 1}, "`sync_replicas` must be True or False.*sync_replicas=1"),
+        ({"sync_replicas": True, "replicas_to_aggregate": True}, "must be an int.*aggregate=True"),
         ({"worker_job_name": None}, "`worker_job_name` must be a str.*worker_job_name=None"),
     ],
 )

@@ -164,6 +164,33 @@ ASYNCHRONOUS_BATCH = "64 examples, one worker's step; asynchronous: no worker wa
                 "batch": ASYNCHRONOUS_BATCH,
             },
         ),
+        (
+            {"num_replicas": 3, "num_ps_tasks": 1, "sync_replicas": True},
+            {
+                "strategy": "ParameterServerStrategy (num_ps_tasks=1: synchronous workers, each "
+                "update the mean of 3 gradients, one of each worker)",
+                "batch": "64 examples, one worker's; an update has 192 examples: the mean of 3 "
+                "gradients, one of each worker",
+                "last batch": "100 examples in the last update, weighted by their number; none "
+                "dropped",
+                "steps per epoch": "1 for 100 examples",
+                "epoch": "An epoch has each batch in exactly one update.",
+            },
+        ),
+        (
+            {
+                **{"num_replicas": 3, "num_ps_tasks": 1},
+                **{"sync_replicas": True, "replicas_to_aggregate": 1},
+            },
+            {
+                "batch": "64 examples, one worker's; an update has 64 examples: the first of 3 "
+                "gradients",
+                "steps per epoch": "2 for 100 examples",
+                "epoch": "An epoch has each batch in exactly one update: a gradient that is late "
+                "is stale, it is dropped, and its batch computed again. `stale` in the logs counts "
+                "these.",
+            },
+        ),
     ],
 )
 def test_plan_of_each_deployment(config, expected):
@@ -172,7 +199,8 @@ def test_plan_of_each_deployment(config, expected):
     rows = rows_of(plan_deployment(choice, global_batch_size=64, num_examples=100))
 
     assert expected.items() <= rows.items()
-    assert rows["steps per epoch"] == "2 for 100 examples"
+    assert rows["steps per epoch"] == expected.get("steps per epoch", "2 for 100 examples")
+    assert ("epoch" in rows) == ("sync_replicas" in config)
     assert ("parameter servers" in rows) == ("num_ps_tasks" in config)
 
 
@@ -299,14 +327,14 @@ def test_random_layers_are_noted_where_there_are_several_replicas(strategy):
 def test_random_layers_are_of_many_kinds(name):
     model = keras.Sequential([RANDOM_LAYERS[name]()])
 
-    assert len(differing_layers.notes_of_random_numbers(model, num_replicas=2)) == 1
+    assert len(differing_layers.notes_of_random_numbers(model, 2)) == 1
 
 
 @pytest.mark.parametrize("name", LAYERS_OF_ONE_RESULT)
 def test_layers_that_draw_nothing_are_not_noted(name):
     model = keras.Sequential([LAYERS_OF_ONE_RESULT[name]()])
 
-    assert differing_layers.notes_of_random_numbers(model, num_replicas=2) == ()
+    assert differing_layers.notes_of_random_numbers(model, 2) == ()
 
 
 @pytest.mark.processes

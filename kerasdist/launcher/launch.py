@@ -51,6 +51,7 @@ def launch(
     chief: bool = False,
     evaluator: bool = False,
     num_clones: int = 1,
+    num_backup_workers: int | None = None,
     max_restarts: int = 0,
     grace_secs: float = 10.0,
     timeout_secs: float | None = None,
@@ -75,6 +76,10 @@ def launch(
         chief: Whether there is a chief in addition to the workers, even without parameter servers.
         evaluator: Whether there is an evaluator; the launch waits for its end.
         num_clones: Replicas of each worker; `make_strategy` reads it from KERASDIST_NUM_CLONES.
+        num_backup_workers: With parameter servers, makes the workers synchronous: an update is the
+            mean of the gradients of all but so many of them, and does not wait for the slowest. 0
+            waits for all. None leaves it to the program, where asynchronous workers are the
+            default; `make_strategy` reads it from KERASDIST_NUM_BACKUP_WORKERS.
         max_restarts: How often the whole cluster is started again after a failure. Exit code 2, or
             the same error of the program twice in a row, ends the launch at once. With parameter
             servers, a worker that is lost is started again alone, up to the same number of times.
@@ -111,6 +116,7 @@ def launch(
         chief=chief,
         evaluator=evaluator,
         num_clones=num_clones,
+        num_backup_workers=num_backup_workers,
         max_restarts=max_restarts,
         grace_secs=grace_secs,
         timeout_secs=timeout_secs,

@@ -26,6 +26,7 @@ class Settings:
     chief: bool = False
     evaluator: bool = False
     num_clones: int = 1
+    num_backup_workers: int | None = None
     max_restarts: int = 0
     grace_secs: float = 10.0
     timeout_secs: float | None = None
@@ -39,6 +40,7 @@ class Settings:
         check_bool("chief", self.chief)
         check_bool("evaluator", self.evaluator)
         check_num_clones(self.num_clones)
+        _check_backup_workers(self)
         check_int("max_restarts", self.max_restarts, at_least=0)
         check_secs("grace_secs", self.grace_secs)
         check_secs("timeout_secs", math.inf if self.timeout_secs is None else self.timeout_secs)
@@ -56,6 +58,23 @@ class Settings:
         return self.chief or self.num_ps > 0
 
 
+def _check_backup_workers(settings: Settings) -> None:
+    number = settings.num_backup_workers
+    if number is None:
+        return
+    check_int("num_backup_workers", number, at_least=0)
+    if not settings.num_ps:
+        raise ValueError(
+            "`num_backup_workers` needs parameter servers: without them, no worker can be left "
+            f"out. Received: num_backup_workers={number}, num_ps=0. Give num_ps=1, or leave it out."
+        )
+    if number >= settings.num_workers:
+        raise ValueError(
+            "`num_backup_workers` must be less than `num_workers`: those that are left make the "
+            f"update. Received: num_backup_workers={number}, num_workers={settings.num_workers}."
+        )
+
+
 class SettingsOfLaunch(TypedDict, total=False):
     """The keyword arguments of `kerasdist.launch`, for type checkers."""
 
@@ -64,6 +83,7 @@ class SettingsOfLaunch(TypedDict, total=False):
     chief: bool
     evaluator: bool
     num_clones: int
+    num_backup_workers: int | None
     max_restarts: int
     grace_secs: float
     timeout_secs: float | None

@@ -104,6 +104,9 @@ def task_environment(
             {"cluster": cluster, "task": {"type": task.job, "index": task.index}}
         ),
         environment.NUM_CLONES: str(settings.num_clones),
+        environment.NUM_BACKUP_WORKERS: (
+            "" if settings.num_backup_workers is None else str(settings.num_backup_workers)
+        ),
         environment.NUM_TASKS: str(len(addresses) + settings.evaluator),
         environment.RESTART_COUNT: str(num_restarts),
         environment.RUN_ID: run_id,

@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kerasdist.strategies.choice import Choice
+from kerasdist.strategies.choice import Choice, gradient_of_update, rule_of_epoch
 from kerasdist.support.checks import check_int
 from kerasdist.support.text import counted, in_columns
 
@@ -26,9 +26,12 @@ class Plan:
         strategy: Name of the strategy, and why it was chosen.
         devices: Devices of this worker, one replica on each.
         num_workers: Worker tasks.
-        num_ps: Parameter server tasks. If there are any, every worker makes its own steps.
+        num_ps: Parameter server tasks. If there are any, every worker makes its own steps, unless
+            `num_to_aggregate` is given.
+        num_to_aggregate: Gradients of each update of synchronous workers over parameter servers;
+            None for asynchronous ones.
         global_batch_size: Examples of one optimizer step, over all replicas that make it together;
-            None if unknown.
+            with parameter servers, of one batch of a worker. None if unknown.
         num_examples: Examples of an epoch, over all workers; None if unknown.
         settings: Further lines, such as the learning rate, by their titles.
         files: Where files go, by what they are.
@@ -47,6 +50,7 @@ class Plan:
     devices: tuple[str, ...]
     num_workers: int = 1
     num_ps: int = 0
+    num_to_aggregate: int | None = None
     global_batch_size: int | None = None
     num_examples: int | None = None
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -59,7 +63,8 @@ class Plan:
                 f"`devices` must not be empty. Received: devices={self.devices!r}. A plan for the "
                 'CPU has devices=("CPU:0",).'
             )
-        least = {"num_workers": 1, "num_ps": 0, "global_batch_size": 1, "num_examples": 1}
+        least = {"num_workers": 1, "num_ps": 0, "num_to_aggregate": 1}
+        least |= {"global_batch_size": 1, "num_examples": 1}
         for name, at_least in least.items():
             number = getattr(self, name)
             if number is not None:
@@ -82,7 +87,7 @@ class Plan:
         """Optimizer steps of an epoch, the smaller last one included; None if unknown."""
         if not self.num_examples or not self.global_batch_size:
             return None
-        return _rounded_up(self.num_examples, self.global_batch_size)
+        return _rounded_up(self.num_examples, _examples_of_step(self))
 
     def __str__(self) -> str:
         rows = [
@@ -93,6 +98,7 @@ class Plan:
             ("batch", _batch(self)),
             ("last batch", _last_batch(self)),
             ("steps per epoch", _steps(self)),
+            ("epoch", _epoch(self)),
             *self.settings.items(),
             *self.files.items(),
             *(("note", warning) for warning in self.warnings),
@@ -117,6 +123,7 @@ def plan_deployment(
         devices=choice.devices,
         num_workers=choice.num_workers,
         num_ps=choice.num_ps,
+        num_to_aggregate=choice.num_to_aggregate,
         global_batch_size=global_batch_size,
         num_examples=num_examples,
     )
@@ -171,7 +178,11 @@ def _batch(plan: Plan):
     if not plan.global_batch_size:
         return ""
     text = counted(plan.global_batch_size, "example")
-    if plan.num_ps:
+    if plan.num_to_aggregate:
+        examples = counted(_examples_of_step(plan), "example")
+        gradient = gradient_of_update(plan.num_to_aggregate, num_workers=plan.num_workers)
+        text = f"{text}, one worker's; an update has {examples}: the {gradient}"
+    elif plan.num_ps:
         text = f"{text}, one worker's step; asynchronous: no worker waits for another"
     num_replicas = plan.num_replicas_of_step
     if num_replicas == 1:
@@ -185,12 +196,13 @@ def _batch(plan: Plan):
 def _last_batch(plan: Plan):
     if not plan.num_examples or not plan.global_batch_size:
         return ""
-    last = plan.num_examples % plan.global_batch_size
+    last = plan.num_examples % _examples_of_step(plan)
     if last == 0:
         return "as large as the others"
     number = "its number" if last == 1 else "their number"
-    text = f"{counted(last, 'example')}, weighted by {number}; none dropped"
-    empty = plan.num_replicas_of_step - last
+    where = " in the last update" if plan.num_to_aggregate else ""
+    text = f"{counted(last, 'example')}{where}, weighted by {number}; none dropped"
+    empty = 0 if plan.num_to_aggregate else plan.num_replicas_of_step - last
     return text + (f"; {counted(empty, 'replica')} without any" if empty > 0 else "")
 
 
@@ -201,6 +213,19 @@ def _steps(plan: Plan):
     if not plan.steps_per_epoch:
         return f"not known for {examples} without a batch size"
     return f"{plan.steps_per_epoch:,} for {examples}"
+
+
+def _epoch(plan: Plan):
+    if not plan.num_to_aggregate:
+        return ""
+    rule = rule_of_epoch(plan.num_to_aggregate, num_workers=plan.num_workers)
+    counts = plan.num_to_aggregate < plan.num_workers
+    return f"{rule} `stale` in the logs counts these." if counts else rule
+
+
+def _examples_of_step(plan: Plan) -> int:
+    """Returns the examples of an optimizer step; the size of a batch must be known."""
+    return (plan.global_batch_size or 0) * (plan.num_to_aggregate or 1)
 
 
 def _rounded_up(number: int, divisor: int) -> int:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.plan import placement
 from kerasdist.private import keras_optimizers
+from kerasdist.strategies.choice import gradient_of_update
 from kerasdist.training.context import deployment
 from kerasdist.training.context.deployment import Deployment
 from kerasdist.training.hooks import batch_hooks, differing_layers, scope_checks, update_callback
@@ -37,23 +38,27 @@ def facts(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> 
     num_replicas = strategy.num_replicas_in_sync
     found = deployment.of(strategy)
     cluster = found.cluster if found.has_remote_variables else None
+    num_to_aggregate = found.remote.num_to_aggregate if found.remote else None
+    num_shares = num_to_aggregate or num_replicas
+    shares = "batches of an update" if num_to_aggregate else "replicas"
     return {
         "strategy": _strategy(strategy, found.reason),
         "devices": devices,
         "num_workers": cluster.num_workers if cluster else num_replicas // len(devices),
         "num_ps": cluster.num_ps if cluster else 0,
+        "num_to_aggregate": num_to_aggregate,
         "settings": {
             "steps per call": _steps_per_call(model, found, callbacks),
             "optimizer": _optimizer(model.optimizer),
-            "update": _update(callbacks, num_replicas, cluster),
+            "update": _update(callbacks, num_replicas, found),
             "messages": _messages(found.messages),
             "precision": model.dtype_policy.name,
             "XLA": _xla(model, num_replicas, cluster),
             **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
         },
         "warnings": (
-            *differing_layers.notes_of_statistics(model, num_replicas),
-            *differing_layers.notes_of_random_numbers(model, num_replicas),
+            *differing_layers.notes_of_statistics(model, num_shares, shares=shares),
+            *differing_layers.notes_of_random_numbers(model, num_shares, shares=shares),
         ),
     }
 
@@ -62,14 +67,20 @@ def _strategy(strategy: tf.distribute.Strategy, reason: str):
     return f"{type(strategy).__name__} ({reason})" if reason else type(strategy).__name__
 
 
-def _update(
-    callbacks: Sequence[keras.callbacks.Callback], num_replicas: int, cluster: Cluster | None
-):
+def _update(callbacks: Sequence[keras.callbacks.Callback], num_replicas: int, found: Deployment):
     steps = [step for each in update_callback.among(callbacks) if (step := each.describe())]
-    if not steps:
-        return ""
-    gradient = f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"
-    return ", ".join(["each worker's gradient" if cluster else gradient, *steps])
+    return ", ".join([_gradient(num_replicas, found), *steps]) if steps else ""
+
+
+def _gradient(num_replicas: int, found: Deployment) -> str:
+    """Returns what the first callback that changes the update is given."""
+    if found.remote and found.remote.num_to_aggregate:
+        return gradient_of_update(
+            found.remote.num_to_aggregate, num_workers=found.cluster.num_workers
+        )
+    if found.remote:
+        return "each worker's gradient"
+    return f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"
 
 
 def _messages(options: Any):
@@ -91,7 +102,7 @@ def _steps_per_call(
     if found.remote.steps_per_call:
         return str(found.remote.steps_per_call)
     owners = batch_hooks.owners(callbacks)
-    if owners and found.cluster.num_workers == 1:
+    if owners and (found.cluster.num_workers == 1 or not found.is_async):
         return f"1, {batch_hooks.reason(owners)}"
     return "chosen while training, about 0.1 s each; make_strategy(steps_per_call=...) fixes it"
 

@@ -9,11 +9,12 @@ A pure function, so that it can be called anywhere:
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.support import environment
+from kerasdist.support.text import counted
 from kerasdist.support.users_line import warn
 
 StrategyName = Literal[
@@ -34,7 +35,7 @@ class Choice:
         devices: The devices of each worker, one replica on each.
         num_workers: Worker tasks of the cluster.
         num_ps: Parameter server tasks of the cluster.
-        num_to_aggregate: Batches of each update, where workers of parameter servers are
+        num_to_aggregate: Gradients of each update, where workers of parameter servers are
             synchronous; else None.
     """
 
@@ -83,13 +84,13 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
     _check_against_cluster(config, cluster)
     num_to_aggregate = _num_to_aggregate(config)
     if config.num_ps_tasks > 0:
-        _check_clones_of_asynchronous_workers(config)
+        _check_clones_of_workers(config)
     devices = _devices(config, _num_gpus_of_worker(config, cluster, num_gpus))
-    kind = _kind_of(devices, is_forced=config.clone_on_cpu)
+    kind = _kind_of(devices, is_forced=config.clone_on_cpu) + _note_of_no_effect(config)
     if config.num_ps_tasks > 0:
         return Choice(
             strategy="ParameterServerStrategy",
-            reason=f"num_ps_tasks={config.num_ps_tasks}: {_pace(num_to_aggregate)}",
+            reason=f"num_ps_tasks={config.num_ps_tasks}: {_pace(config, num_to_aggregate)}",
             devices=devices,
             num_workers=config.num_replicas,
             num_ps=config.num_ps_tasks,
@@ -98,7 +99,8 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
     if config.num_replicas > 1:
         return Choice(
             strategy="MultiWorkerMirroredStrategy",
-            reason=f"num_replicas={config.num_replicas} without ps tasks: synchronous workers",
+            reason=f"num_replicas={config.num_replicas} without ps tasks: synchronous workers"
+            f"{_note_of_no_effect(config)}",
             devices=devices,
             num_workers=config.num_replicas,
         )
@@ -126,7 +128,7 @@ def config_or_launched(
     num_gpus: int,
     environ: Mapping[str, str] = os.environ,
 ) -> DeploymentConfig | None:
-    """Returns a config, or without one what `python -m kerasdist launch --clones` asks for.
+    """Returns a config, or without one what `launch --clones` and `--backup` ask for.
 
     Args:
         config: What the program asks for, which counts; there is a warning if the launch differs.
@@ -138,35 +140,77 @@ def config_or_launched(
         None if neither asks for anything.
 
     Raises:
-        ValueError: KERASDIST_NUM_CLONES is not a number.
+        ValueError: KERASDIST_NUM_CLONES or KERASDIST_NUM_BACKUP_WORKERS is not a number, or the
+            cluster cannot have so many backup workers.
     """
     num_clones = _launched_clones(environ)
-    if config is None and num_clones != 1:
-        return DeploymentConfig(
-            num_clones=num_clones,
-            clone_on_cpu=num_gpus == 0,
-            num_replicas=cluster.num_workers,
-            num_ps_tasks=cluster.num_ps,
-        )
-    if config is not None and num_clones not in (1, config.num_clones):
-        warn(
-            f"{environment.NUM_CLONES}={num_clones}, as `launch --clones` sets it, has no effect: "
-            f"DeploymentConfig asks for num_clones={config.num_clones}. Make them agree, or give "
-            "no DeploymentConfig."
-        )
+    num_backups = _launched_number(environment.NUM_BACKUP_WORKERS, "--backup", environ)
+    asked: dict[str, Any] = {}
+    if num_clones is not None:
+        asked = {"num_clones": num_clones, "clone_on_cpu": num_gpus == 0}
+    # An evaluator, too, has the variable, and is alone.
+    if num_backups is not None and not cluster.is_local:
+        number = _num_left(cluster, num_backups)
+        asked |= {"sync_replicas": True, "replicas_to_aggregate": number}
+    if config is None:
+        return dataclasses.replace(_config_from(cluster, num_gpus), **asked) if asked else None
+    _warn_of_other_wishes(config, asked, environ)
     return config
 
 
-def _launched_clones(environ: Mapping[str, str]) -> int:
-    value = environ.get(environment.NUM_CLONES, "1")
+def has_number_of_clones(
+    config: DeploymentConfig | None, *, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether the program or the launch says how many clones there are, and not the devices."""
+    return config is not None or _launched_clones(environ) is not None
+
+
+def _launched_clones(environ: Mapping[str, str]) -> int | None:
+    number = _launched_number(environment.NUM_CLONES, "--clones", environ)
+    return None if number == 1 else number  # 1 is what `launch` sets without being asked.
+
+
+def _launched_number(variable: str, flag: str, environ: Mapping[str, str]) -> int | None:
+    value = environ.get(variable, "")
     try:
-        return int(value)
+        return int(value) if value else None
     except ValueError as error:
         raise ValueError(
-            f"{environment.NUM_CLONES} must be a number. Received: "
-            f"{environment.NUM_CLONES}={value!r}. `python -m kerasdist launch --clones N` sets it; "
-            "otherwise leave it out."
+            f"{variable} must be a number. Received: {variable}={value!r}. `python -m kerasdist "
+            f"launch {flag} N` sets it; otherwise leave it out."
         ) from error
+
+
+def _num_left(cluster: Cluster, num_backups: int) -> int:
+    """Returns the gradients of an update without those of the backup workers."""
+    if not cluster.num_ps or not 0 <= num_backups < cluster.num_workers:
+        raise ValueError(
+            f"Backup workers need parameter servers, and at least one worker besides them. "
+            f"Received: {environment.NUM_BACKUP_WORKERS}={num_backups}, in a cluster of "
+            f"{cluster.num_workers} workers and {cluster.num_ps} ps tasks. `python -m kerasdist "
+            "launch --workers 3 --ps 1 --backup 1` sets all of them; otherwise leave it out."
+        )
+    return cluster.num_workers - num_backups
+
+
+def _warn_of_other_wishes(
+    config: DeploymentConfig, asked: Mapping[str, Any], environ: Mapping[str, str]
+):
+    """Warns if the launch has asked for something else than the program."""
+    wishes = []
+    if asked.get("num_clones", config.num_clones) != config.num_clones:
+        wishes.append((environment.NUM_CLONES, "--clones", f"num_clones={config.num_clones}"))
+    number = _num_to_aggregate(config)
+    if asked.get("replicas_to_aggregate", number) != number:
+        told = f"sync_replicas={config.sync_replicas}"
+        if config.sync_replicas:
+            told += f", replicas_to_aggregate={number}"
+        wishes.append((environment.NUM_BACKUP_WORKERS, "--backup", told))
+    for variable, flag, wish in wishes:
+        warn(
+            f"{variable}={environ[variable]}, as `launch {flag}` sets it, has no effect: "
+            f"DeploymentConfig asks for {wish}. Make them agree, or give no DeploymentConfig."
+        )
 
 
 def _config_from(cluster: Cluster, num_gpus: int):
@@ -217,28 +261,47 @@ def _describe_missing_chief(cluster: Cluster):
 
 
 def _num_to_aggregate(config: DeploymentConfig) -> int | None:
-    """Returns the batches of each update of synchronous workers of parameter servers."""
-    if not config.sync_replicas:
+    """Returns the gradients of each update of synchronous workers of parameter servers."""
+    if not config.sync_replicas or not config.num_ps_tasks:
         return None
     number = config.replicas_to_aggregate
-    number = config.num_replicas if number == -1 else number
-    is_of_all = number == config.num_replicas
-    if number < config.num_replicas or not (config.num_ps_tasks or is_of_all):
-        raise ValueError(
-            "Backup workers, and several batches of a worker in an update, cannot be had here. "
-            f"Received: replicas_to_aggregate={number}, num_replicas={config.num_replicas}, "
-            f"num_ps_tasks={config.num_ps_tasks}. Leave replicas_to_aggregate out."
-        )
-    return number if config.num_ps_tasks else None
+    return config.num_replicas if number == -1 else number
 
 
-def _pace(num_to_aggregate: int | None) -> str:
+def _pace(config: DeploymentConfig, num_to_aggregate: int | None) -> str:
     if num_to_aggregate is None:
         return "asynchronous workers"
-    return f"synchronous workers, {num_to_aggregate} batches in an update"
+    gradient = gradient_of_update(num_to_aggregate, num_workers=config.num_replicas)
+    return f"synchronous workers, each update the {gradient}"
 
 
-def _check_clones_of_asynchronous_workers(config: DeploymentConfig):
+def gradient_of_update(num_to_aggregate: int, *, num_workers: int) -> str:
+    """Returns what an update of synchronous workers of parameter servers is given."""
+    if num_to_aggregate > num_workers:
+        workers = counted(num_workers, "worker")
+        return f"mean of {num_to_aggregate:,} gradients of {workers}"
+    if num_to_aggregate == num_workers:
+        each = f"mean of {num_workers:,} gradients, one of each worker"
+        return each if num_workers > 1 else "gradient of the one worker"
+    first = f"mean of the first {num_to_aggregate:,}" if num_to_aggregate > 1 else "first"
+    return f"{first} of {num_workers:,} gradients"
+
+
+def rule_of_epoch(num_to_aggregate: int, *, num_workers: int) -> str:
+    """Returns what becomes of the batches of an epoch of such workers."""
+    rule = "An epoch has each batch in exactly one update"
+    if num_to_aggregate >= num_workers:
+        return f"{rule}."
+    return f"{rule}: a gradient that is late is stale, it is dropped, and its batch computed again."
+
+
+def _note_of_no_effect(config: DeploymentConfig) -> str:
+    if not config.sync_replicas:
+        return ""
+    return "; sync_replicas=True changes nothing without ps tasks"
+
+
+def _check_clones_of_workers(config: DeploymentConfig):
     if config.clone_on_cpu and config.num_clones > 1:
         raise ValueError(
             "With parameter servers, a worker has one replica on its CPU, or one on each of its "

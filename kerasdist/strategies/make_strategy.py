@@ -10,7 +10,14 @@ from kerasdist.cluster import Cluster, Task, proxies
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
-from kerasdist.strategies.choice import Choice, choose, config_or_launched, what_counts_for_task
+from kerasdist.strategies.choice import (
+    Choice,
+    choose,
+    config_or_launched,
+    has_number_of_clones,
+    rule_of_epoch,
+    what_counts_for_task,
+)
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.support import launch_note, memory
 from kerasdist.support.checks import check_kind
@@ -48,8 +55,9 @@ def make_strategy(
 
     Args:
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
-            CPU (KERASDIST_NUM_CLONES of them if `python -m kerasdist launch` has set it, which a
-            config overrides, with a warning if they differ).
+            CPU. `python -m kerasdist launch` may set KERASDIST_NUM_CLONES, so many clones instead,
+            and KERASDIST_NUM_BACKUP_WORKERS, synchronous workers over parameter servers of which
+            an update leaves out so many. A config overrides both, with a warning if they differ.
         cluster: The cluster and this process in it. Defaults to `Cluster.from_env()`.
         start_timeout_secs: How long to wait for the other tasks of the cluster, and then for
             TensorFlow to connect them.
@@ -137,8 +145,8 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
     is_evaluator = cluster.task.job == "evaluator"
     config, cluster = what_counts_for_task(config, cluster)
     num_gpus = count_gpus()
-    config = config_or_launched(config, cluster, num_gpus=num_gpus)
-    choice = choose(config, cluster, num_gpus=num_gpus)
+    wanted = config_or_launched(config, cluster, num_gpus=num_gpus)
+    choice = choose(wanted, cluster, num_gpus=num_gpus)
     if not is_evaluator:  # An evaluator is given what the others need.
         _warn_of_no_effect(options, choice)
     if not choice.needs_cluster:
@@ -160,7 +168,8 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
     if choice.strategy == "MultiWorkerMirroredStrategy":
         strategy = _join_workers(choice, cluster, options, source)
     else:
-        num_clones = "as found" if config is None else str(config.num_clones)
+        is_given = wanted is not None and has_number_of_clones(config)
+        num_clones = str(wanted.num_clones) if is_given else "as found"
         strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones), source)
     return membership.note(strategy, known)
 
@@ -182,6 +191,9 @@ def _say_choice(place: str, choice: Choice, task: Task | None = None) -> None:
 
     num_replicas = counted(choice.num_replicas, "replica")
     line = f"{choice.strategy}, {num_replicas} {place} ({choice.reason})."
+    if choice.num_to_aggregate is not None:
+        rule = rule_of_epoch(choice.num_to_aggregate, num_workers=choice.num_workers)
+        line = f"{line} {rule}"
     if memory.PROCESS.say_once(line):  # A loop, or the cell of a notebook, may make it again.
         log_lines.say_as(task, line)
 

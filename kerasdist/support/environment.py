@@ -6,6 +6,8 @@
 RUN_ID = "KERASDIST_RUN_ID"  # The same in all tasks and restarts of a launch.
 RESTART_COUNT = "KERASDIST_RESTART_COUNT"  # How often the cluster was started again.
 NUM_CLONES = "KERASDIST_NUM_CLONES"  # Replicas of each worker.
+# Workers that an update of synchronous ones does without; empty or unset for asynchronous ones.
+NUM_BACKUP_WORKERS = "KERASDIST_NUM_BACKUP_WORKERS"
 NUM_TASKS = "KERASDIST_NUM_TASKS"  # All tasks of the launch, also those outside of the cluster.
 NOTE = "KERASDIST_NOTE"  # The path of a file; see `launch_note`.
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"  # The private folder of the launch.

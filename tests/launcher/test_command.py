@@ -90,8 +90,9 @@ def test_command_passes_its_settings_on(monkeypatch):
         )
 
     monkeypatch.setattr(command.launcher, "launch", launch)
-    flags = "--workers 4 --ps 2 --chief --evaluator --clones 3 --max-restarts 5 --grace-secs 6 "
-    flags += "--timeout-secs 7 --frozen-timeout-secs 8 --log-dir logs --network host -- true -x"
+    flags = "--workers 4 --ps 2 --chief --evaluator --clones 3 --backup 1 --max-restarts 5 "
+    flags += "--grace-secs 6 --timeout-secs 7 --frozen-timeout-secs 8 --log-dir logs "
+    flags += "--network host -- true -x"
 
     assert command.main(["launch", *flags.split()]) == 0
     assert received == {
@@ -101,6 +102,7 @@ def test_command_passes_its_settings_on(monkeypatch):
         "chief": True,
         "evaluator": True,
         "num_clones": 3,
+        "num_backup_workers": 1,
         "max_restarts": 5,
         "grace_secs": 6.0,
         "timeout_secs": 7.0,
@@ -121,6 +123,9 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--ps=-1", "--", "true"], "Received: --ps=-1."),
         (["--clones=0", "--", "true"], "Received: --clones=0."),
         (["--clones=100000", "--", "true"], "Received: --clones=100000."),
+        (["--backup=1", "--", "true"], "`--backup` needs parameter servers: without them, no w"),
+        (["--ps=1", "--backup=-1", "--", "true"], "must be at least 0. Received: --backup=-1."),
+        (["--ps=1", "--backup=2", "--", "true"], "Received: --backup=2, --workers=2."),
         (["--log-dir=gs://bucket", "--", "true"], "Received: --log-dir='gs://bucket'."),
         (["--max-restarts=-1", "--", "true"], "Received: --max-restarts=-1."),
         (["--grace-secs=-1", "--", "true"], "Received: --grace-secs=-1.0."),

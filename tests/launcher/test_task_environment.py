@@ -5,12 +5,13 @@ import re
 import resource
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
 import kerasdist
 from kerasdist.cluster import Cluster, Task
-from kerasdist.launcher import task_environment
+from kerasdist.launcher import Settings, task_environment
 from tests.launcher.programs import logs_of, python
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -55,6 +56,20 @@ def test_task_is_told_about_the_launch(monkeypatch):
     first, second = logs_of(result).values()
     assert re.fullmatch(r"3 2 0 [\d-]+-\w{8}\nkept 1\n", first)
     assert first == second
+
+
+@pytest.mark.parametrize(("num_backup_workers", "told"), [(None, ""), (0, "0"), (1, "1")])
+def test_task_is_told_of_backup_workers_whatever_the_environment_of_the_launch_says(
+    num_backup_workers, told, monkeypatch
+):
+    monkeypatch.setenv("KERASDIST_NUM_BACKUP_WORKERS", "7")
+    settings = Settings(num_workers=2, num_ps=1, num_backup_workers=num_backup_workers)
+
+    found = task_environment.task_environment(
+        Task("chief", 0), {}, settings, run_id="run", num_restarts=0, note=Path("folder/note")
+    )
+
+    assert found["KERASDIST_NUM_BACKUP_WORKERS"] == told
 
 
 def test_addresses_are_free_ports_of_this_machine_and_leave_the_seed_alone():
