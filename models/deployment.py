@@ -9,6 +9,7 @@ Without flags, the environment decides: TF_CONFIG, Slurm, or the devices of this
 import functools
 import os
 import re
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
@@ -17,10 +18,12 @@ import kerasdist
 from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
-_CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
+_SYNCHRONOUS = ("sync_replicas", "replicas_to_aggregate", "num_replicas_to_aggregate")
+_CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task", *_SYNCHRONOUS)
 # By the fields of DeploymentConfig, which its errors name.
 _FLAGS_OF_FIELDS = {
     **{name: name for name in ("num_clones", "clone_on_cpu", "num_ps_tasks")},
+    **{name: name for name in ("sync_replicas", "replicas_to_aggregate")},
     **{"replica_id": "task", "num_replicas": "worker_replicas"},
 }
 _HOSTS = ("ps_hosts", "chief_host", "job_name", "task_id")
@@ -36,6 +39,23 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on CPUs.", flag_values=values)
     count("worker_replicas", None, "Number of workers. Default: that of the cluster, or 1.")
     count("num_ps_tasks", None, "Number of parameter servers. Default: that of the cluster, or 0.")
+    flags.DEFINE_bool(
+        "sync_replicas",
+        False,
+        "With parameter servers: workers train synchronously. Without, they always do.",
+        flag_values=values,
+    )
+    count(
+        "replicas_to_aggregate",
+        -1,
+        "With --sync_replicas: gradients of each update. -1: one of each worker. With "
+        "--num_ps_tasks, less than there are workers: the first ones, nobody waits for the others.",
+    )
+    count(
+        "num_replicas_to_aggregate",
+        -1,
+        "The name that the Inception trainer has for --sync_replicas --replicas_to_aggregate.",
+    )
     count("task", 0, "Index of this worker; 0 is the chief. It can be left out.")
     text(
         "worker_hosts",
@@ -95,14 +115,28 @@ def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.di
     except kerasdist.ClusterStartError:
         raise
     except (ValueError, RuntimeError) as error:
-        raise UsageError(_in_flags(str(error))) from error
+        raise UsageError(_in_flags(str(error), values)) from error
 
 
-def _in_flags(message: str) -> str:
+def num_to_aggregate(values: flags.FlagValues, cluster: kerasdist.Cluster) -> int:
+    """Returns how many batches, one worker's each, make an update together."""
+    if not cluster.num_ps:
+        return max(cluster.num_workers, 1)
+    fields = _synchronous(values, cluster)
+    if not fields["sync_replicas"]:
+        return 1
+    number = fields["replicas_to_aggregate"]
+    return cluster.num_workers if number == -1 else number
+
+
+def _in_flags(message: str, values: flags.FlagValues) -> str:
     """Returns a message about DeploymentConfig in the words of the flags."""
     for field, flag in _FLAGS_OF_FIELDS.items():
         message = re.sub(rf"(?<![\w-])`?{field}\b`?", f"--{flag}", message)
-    message = message.replace("--clone_on_cpu=True", "--clone_on_cpu")
+    for name in "clone_on_cpu", "sync_replicas":
+        message = message.replace(f"--{name}=True", f"--{name}")
+    if values["num_replicas_to_aggregate"].present:
+        message = message.replace("--replicas_to_aggregate", "--num_replicas_to_aggregate")
     message = message.replace("give no DeploymentConfig", "leave these flags out")
     return re.sub(r"DeploymentConfig (ask|say)s", r"The flags \1", message)
 
@@ -128,11 +162,53 @@ def _config(
         replica_id=values.task,
         num_replicas=_given_or(values.worker_replicas, cluster.num_workers),
         num_ps_tasks=_given_or(values.num_ps_tasks, cluster.num_ps),
+        **_synchronous(values, cluster),
     )
     _check_launched_clones(config)
     if cluster.is_local and (config.num_replicas > 1 or config.num_ps_tasks):
         raise UsageError(_describe_missing_cluster(config))
     return config
+
+
+def _synchronous(values: flags.FlagValues, cluster: kerasdist.Cluster) -> dict[str, Any]:
+    """Returns what the flags, or else the launch, say of synchronous workers, by fields."""
+    of_flags, of_launch = _synchronous_in_flags(values), _synchronous_in_launch(cluster)
+    given = [name for name in _SYNCHRONOUS if values[name].present]
+    if not of_launch or not given:
+        return of_launch or of_flags
+    number = of_flags["replicas_to_aggregate"]
+    meant = of_flags | {"replicas_to_aggregate": cluster.num_workers if number == -1 else number}
+    if meant != of_launch:
+        told = " ".join(f"--{name}={values[name].value}" for name in given)
+        raise UsageError(
+            f"{told} contradicts --backup of the launch, which is --sync_replicas "
+            f"--replicas_to_aggregate={of_launch['replicas_to_aggregate']}. Leave one of them out."
+        )
+    return of_launch
+
+
+def _synchronous_in_launch(cluster: kerasdist.Cluster) -> dict[str, Any]:
+    """Returns what `launch --backup` asks for; nothing without it."""
+    num_backups = os.environ.get("KERASDIST_NUM_BACKUP_WORKERS", "")
+    # What is no number here, `make_strategy` refuses.
+    if not num_backups.isdecimal() or not cluster.num_ps:
+        return {}
+    number = cluster.num_workers - int(num_backups)
+    return {"sync_replicas": True, "replicas_to_aggregate": number}
+
+
+def _synchronous_in_flags(values: flags.FlagValues) -> dict[str, Any]:
+    """Returns fields of DeploymentConfig: the Inception trainer has one flag for both."""
+    of_slim, of_inception = values["replicas_to_aggregate"], values["num_replicas_to_aggregate"]
+    if not of_inception.present:
+        return {"sync_replicas": values.sync_replicas, "replicas_to_aggregate": of_slim.value}
+    if of_slim.present and of_slim.value != of_inception.value:
+        raise UsageError(
+            f"--replicas_to_aggregate={of_slim.value} and --num_replicas_to_aggregate="
+            f"{of_inception.value} are two names of one number. Give one of them."
+        )
+    is_sync = values.sync_replicas or not values["sync_replicas"].present
+    return {"sync_replicas": is_sync, "replicas_to_aggregate": of_inception.value}
 
 
 def _describe_missing_cluster(config: kerasdist.DeploymentConfig) -> str:

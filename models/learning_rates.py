@@ -35,8 +35,8 @@ def define_flags(values: flags.FlagValues) -> None:
         "num_epochs_per_decay",
         2.0,
         "Epochs per decay, counted as if one clone read all data: with two clones, the learning "
-        "rate falls after twice as many epochs. Several workers read an epoch together; with "
-        "parameter servers, the step of any worker counts.",
+        "rate falls after twice as many epochs. Workers that make a step together read an epoch "
+        "together; asynchronous ones count the steps of any.",
         POSITIVE,
     )
 
@@ -46,31 +46,31 @@ def check(values: flags.FlagValues) -> None:
     check_name("--learning_rate_decay_type", values.learning_rate_decay_type, SCHEDULES)
 
 
-def build(values: flags.FlagValues, *, num_examples: int, num_workers: int = 1) -> Schedule:
+def build(values: flags.FlagValues, *, num_examples: int, num_to_aggregate: int = 1) -> Schedule:
     """Returns the learning rate for a Keras optimizer, a function of global steps.
 
     Args:
         values: The flags; --batch_size, per clone, sets the length of an epoch of one clone.
         num_examples: In the training split.
-        num_workers: Workers that make each step together; as in slim, an epoch then has fewer
-            steps. With parameter servers 1, because each worker makes its own steps.
+        num_to_aggregate: Batches that make each step together, one worker's each; as in slim, an
+            epoch then has fewer steps. With asynchronous workers 1: each makes its own steps.
     """
     decay_steps = kerasdist.schedules.decay_steps(
         num_examples=num_examples,
         num_epochs=values.num_epochs_per_decay,
         batch_size=values.batch_size,
-        replicas_to_aggregate=num_workers,
+        replicas_to_aggregate=num_to_aggregate,
     )
     schedule = SCHEDULES[values.learning_rate_decay_type]
-    return schedule(values, max(decay_steps, 1))
+    return schedule(values, max(int(decay_steps), 1))  # Whole, as the Inception trainer has it.
 
 
-def _fixed(values: flags.FlagValues, decay_steps: float) -> Schedule:
+def _fixed(values: flags.FlagValues, decay_steps: int) -> Schedule:
     del decay_steps
     return Fixed(values.learning_rate)
 
 
-def _exponential(values: flags.FlagValues, decay_steps: float) -> Schedule:
+def _exponential(values: flags.FlagValues, decay_steps: int) -> Schedule:
     return keras.optimizers.schedules.ExponentialDecay(
         values.learning_rate,
         decay_steps=decay_steps,
@@ -79,7 +79,7 @@ def _exponential(values: flags.FlagValues, decay_steps: float) -> Schedule:
     )
 
 
-def _polynomial(values: flags.FlagValues, decay_steps: float) -> Schedule:
+def _polynomial(values: flags.FlagValues, decay_steps: int) -> Schedule:
     return keras.optimizers.schedules.PolynomialDecay(
         values.learning_rate,
         decay_steps=decay_steps,
@@ -110,7 +110,7 @@ class Fixed(Schedule):
         return {"learning_rate": self.learning_rate}
 
 
-SCHEDULES: dict[str, Callable[[flags.FlagValues, float], Schedule]] = {
+SCHEDULES: dict[str, Callable[[flags.FlagValues, int], Schedule]] = {
     "exponential": _exponential,
     "fixed": _fixed,
     "polynomial": _polynomial,

@@ -3,14 +3,12 @@
 _CLUSTER = "TF_CONFIG, Slurm, or --worker_hosts and --ps_hosts say where the other tasks are"
 _STEPS = "--max_number_of_steps says how long to train"
 _RATE = "--learning_rate says where the learning rate begins"
-_SYNCHRONOUS = "workers without parameter servers are synchronous, workers with them are not"
 _FINE_TUNING = "--checkpoint_path says which weights to begin with"
 
 ANSWERS = {
     # train_image_classifier
     "master": _CLUSTER,
     "num_readers": "tf.data itself reads files in parallel",
-    "replicas_to_aggregate": _SYNCHRONOUS,
     "quantize_delay": "nets are trained with the numbers they are evaluated with",
     # eval_image_classifier
     "quantize": "nets are evaluated with the numbers they were trained with",
@@ -26,7 +24,6 @@ ANSWERS = {
     "fine_tune": _FINE_TUNING,
     "pretrained_model_checkpoint_path": _FINE_TUNING,
     "checkpoint_dir": "--checkpoint_path of models.evaluate says which model to measure",
-    "num_replicas_to_aggregate": _SYNCHRONOUS,
     "protocol": "TensorFlow uses gRPC on every network",
     "log_device_placement": "the plan at the beginning says which devices are used",
     "run_once": "models.evaluate runs once, unless --continuous is given",

@@ -20,6 +20,12 @@ one worker, and --max_number_of_steps counts the steps of all workers:
 
     python -m kerasdist launch --workers 2 --ps 2 -- python -m models.train ...
 
+Synchronously, with a backup worker: each step is the mean of the first two of three gradients, so
+nobody waits for the slowest worker. --batch_size is that of one gradient. Slim's --sync_replicas
+and --replicas_to_aggregate=2 are the same as --backup 1:
+
+    python -m kerasdist launch --workers 3 --ps 1 --backup 1 -- python -m models.train ...
+
 On several machines, run the same command on each; TF_CONFIG, Slurm, or --worker_hosts and --task_id
 say which task it is. Only the chief writes and prints. Ctrl-C ends workers without saving a model.
 """
@@ -97,12 +103,6 @@ def _define_flags(values: flags.FlagValues) -> None:
         "weight_decay", 0.00004, "L2 regularization of kernels, with a factor of 1/2.", NOT_NEGATIVE
     )
     number("label_smoothing", 0.0, "Share of a label that is spread over all classes.", SHARE)
-    flags.DEFINE_bool(
-        "sync_replicas",
-        False,
-        "Slim's flag, which can only be false: backup workers are not supported.",
-        flag_values=values,
-    )
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
@@ -233,11 +233,6 @@ def _check_can_train(values: flags.FlagValues, cluster: kerasdist.Cluster) -> No
             f"{cluster.task} cannot train. Launch without --evaluator; `python -m models.evaluate` "
             "measures the model afterwards."
         )
-    if values.sync_replicas:
-        raise UsageError(
-            "--sync_replicas is not needed: workers without parameter servers train synchronously. "
-            "Backup workers (--replicas_to_aggregate) are not supported. Leave the flag out."
-        )
     if not cluster.is_local and not values.max_number_of_steps:
         raise UsageError(
             "--max_number_of_steps is missing. Several workers need it, because Ctrl-C ends them "
@@ -284,8 +279,7 @@ def _build(
     learning_rate = learning_rates.build(
         values,
         num_examples=train.num_examples,
-        # With parameter servers, each step is made by one worker.
-        num_workers=1 if cluster.num_ps else cluster.num_workers,
+        num_to_aggregate=deployment.num_to_aggregate(values, cluster),
     )
     model.compile(
         optimizer=optimizers.build(values, learning_rate=learning_rate),

@@ -15,7 +15,7 @@ from absl import flags
 
 import kerasdist
 from kerasdist import callbacks
-from models import command, input_pipeline
+from models import command, deployment, input_pipeline
 from models.datasets import Dataset
 from models.files.train_dir import TrainDir
 from models.training.ctrl_c import CtrlC
@@ -66,7 +66,8 @@ def fit(
         UnreadableDataError: An example cannot be used.
     """
     last_step = values.max_number_of_steps or sys.maxsize
-    steps_per_epoch = math.ceil(train.num_examples / pipeline["global_batch_size"])
+    num_batches = _batches_per_step(values, cluster)
+    steps_per_epoch = math.ceil(train.num_examples / pipeline["global_batch_size"] / num_batches)
     history = keras.callbacks.History()
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
@@ -80,7 +81,7 @@ def fit(
             model.fit(
                 # The data ends at the last step. If a callback stopped, several workers would end
                 # one step later.
-                batches.repeat().take(last_step),
+                batches.repeat().take(last_step * num_batches),
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
                 epochs=math.ceil(last_step / steps_per_epoch),
                 steps_per_epoch=steps_per_epoch,
@@ -95,6 +96,11 @@ def fit(
         ctrl_c.unwatch()
     step = int(model.optimizer.iterations.numpy())
     return Run(history=history.history, step=step, interrupted=interrupted)
+
+
+def _batches_per_step(values: flags.FlagValues, cluster: kerasdist.Cluster) -> int:
+    """Returns how many batches of the data make a step; with parameter servers, each a worker's."""
+    return deployment.num_to_aggregate(values, cluster) if cluster.num_ps else 1
 
 
 @contextlib.contextmanager

@@ -28,8 +28,8 @@ def run(argv, action=lambda values: 0):
         (["--batchsize=1"], "Unknown command line flag 'batchsize'. Did you mean: batch_size ?"),
         (["--bogus=1"], "Unknown command line flag 'bogus'\n`--help` lists the flags."),
         (
-            ["--replicas_to_aggregate=2"],
-            "There is no --replicas_to_aggregate here: workers without parameter servers",
+            ["--num_readers=4"],
+            "There is no --num_readers here: tf.data itself reads files in parallel",
         ),
         (["--max_steps=9"], "There is no --max_steps here: --max_number_of_steps says"),
         (["--batch_size=0"], "flag --batch_size=0: 0 is not a positive integer"),
@@ -97,11 +97,14 @@ EVAL_FLAGS = {
 }
 # Of another default here: none is written, waited for or read that nobody has named.
 OTHERS = {
-    train: {"train_dir", "save_summaries_secs", "dataset_name", "worker_replicas", "num_ps_tasks"},
+    train: {
+        *("train_dir", "save_summaries_secs", "dataset_name", "worker_replicas", "num_ps_tasks"),
+        "replicas_to_aggregate",
+    },
     evaluate: {"checkpoint_path", "eval_dir", "dataset_name", "model_name"},
 }
 ANSWERED = {
-    train: {"master", "num_readers", "replicas_to_aggregate", "quantize_delay"},
+    train: {"master", "num_readers", "quantize_delay"},
     evaluate: {"master", "quantize"},
 }
 

@@ -10,11 +10,13 @@ from models import deployment
 from models.usage_error import UsageError
 
 TWO_WORKERS = {"worker": ["a:1", "b:1"]}
+WITH_SERVERS = {"chief": ["d:1"], "worker": ["a:1", "b:1", "e:1"], "ps": ["c:1"]}
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("KERASDIST_NUM_BACKUP_WORKERS", raising=False)
 
 
 def parse(*argv):
@@ -122,6 +124,86 @@ def test_flags_of_clones_leave_the_number_of_workers_to_the_cluster(monkeypatch)
     deployment.make_strategy(parse("--num_clones=2", "--clone_on_cpu"), two_workers())
 
     assert seen == [kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True, num_replicas=2)]
+
+
+def config_of_three(**fields):
+    return kerasdist.DeploymentConfig(num_replicas=3, num_ps_tasks=1, **fields)
+
+
+def with_servers():
+    return kerasdist.Cluster(jobs=WITH_SERVERS, task=kerasdist.Task("chief", 0))
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_sync", "number", "num_to_aggregate"),
+    [
+        (["--num_clones=1"], False, -1, 1),
+        (["--sync_replicas"], True, -1, 3),
+        (["--sync_replicas", "--replicas_to_aggregate=2"], True, 2, 2),
+        (["--num_replicas_to_aggregate=2"], True, 2, 2),
+        (["--num_replicas_to_aggregate=-1"], True, -1, 3),
+        (["--sync_replicas", "--num_replicas_to_aggregate=6"], True, 6, 6),
+    ],
+)
+def test_flags_of_synchronous_workers_over_parameter_servers(
+    argv, is_sync, number, num_to_aggregate, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(kerasdist, "make_strategy", lambda config, cluster: seen.append(config))
+
+    deployment.make_strategy(parse(*argv), with_servers())
+
+    assert seen == [config_of_three(sync_replicas=is_sync, replicas_to_aggregate=number)]
+    assert deployment.num_to_aggregate(parse(*argv), with_servers()) == num_to_aggregate
+
+
+@pytest.mark.parametrize("argv", [[], ["--sync_replicas"], ["--num_replicas_to_aggregate=-1"]])
+def test_workers_without_parameter_servers_make_each_step_together(argv):
+    assert deployment.num_to_aggregate(parse(*argv), two_workers()) == 2
+    assert deployment.num_to_aggregate(parse(*argv), kerasdist.Cluster.local()) == 1
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["--num_clones=1"], ["--sync_replicas", "--replicas_to_aggregate=2"]]
+)
+def test_backup_workers_may_come_from_the_launch(argv, monkeypatch):
+    seen = []
+    monkeypatch.setattr(kerasdist, "make_strategy", lambda config, cluster: seen.append(config))
+    monkeypatch.setenv("KERASDIST_NUM_BACKUP_WORKERS", "1")
+
+    deployment.make_strategy(parse(*argv), with_servers())
+
+    config = config_of_three(sync_replicas=True, replicas_to_aggregate=2)
+    assert seen == ([config] if argv else [None])
+    assert deployment.num_to_aggregate(parse(*argv), with_servers()) == 2
+
+
+def test_backup_workers_of_flags_and_of_the_launch_must_agree(monkeypatch):
+    monkeypatch.setenv("KERASDIST_NUM_BACKUP_WORKERS", "1")
+
+    with pytest.raises(UsageError, match=r"^--sync_replicas=True contradicts --backup .*gate=2\."):
+        deployment.make_strategy(parse("--sync_replicas"), with_servers())
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--sync_replicas", "--replicas_to_aggregate=0"], "`?--replicas_to_aggregate`? must be"),
+        (["--replicas_to_aggregate=2"], "=2, --sync_replicas=False. Give --sync_replicas, too"),
+        (
+            ["--num_replicas_to_aggregate=1"],
+            "need parameter servers.*Received: --num_replicas_to_aggregate=1, --worker_replicas=2, "
+            "--num_ps_tasks=0. Use --num_ps_tasks=1",
+        ),
+        (
+            ["--num_replicas_to_aggregate=2", "--replicas_to_aggregate=1"],
+            "^--replicas_to_aggregate=1 and --num_replicas_to_aggregate=2 are two names of one",
+        ),
+    ],
+)
+def test_synchronous_workers_that_cannot_be_had_are_mistakes(argv, message):
+    with pytest.raises(UsageError, match=message):
+        deployment.make_strategy(parse(*argv), two_workers())
 
 
 def test_several_workers_without_a_cluster_are_told_the_command():

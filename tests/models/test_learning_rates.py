@@ -30,9 +30,20 @@ def test_the_default_falls_in_stairs_counted_per_clone():
 
 
 def test_workers_that_step_together_share_the_epochs():
-    schedule = learning_rates.build(parse(), num_examples=1_281_167, num_workers=2)
+    schedule = learning_rates.build(parse(), num_examples=1_281_167, num_to_aggregate=2)
 
     assert rates(schedule, [40_035, 40_036]) == pytest.approx([0.01, 0.0094])
+
+
+@pytest.mark.parametrize(("num_to_aggregate", "decay_steps"), [(25, 3202), (50, 1601), (100, 800)])
+def test_the_distributed_inception_has_the_published_schedule(num_to_aggregate, decay_steps):
+    values = parse("--learning_rate=0.045")
+
+    schedule = learning_rates.build(
+        values, num_examples=1_281_167, num_to_aggregate=num_to_aggregate
+    )
+
+    assert rates(schedule, [decay_steps - 1, decay_steps]) == pytest.approx([0.045, 0.0423])
 
 
 def test_polynomial_goes_straight_to_the_end():
