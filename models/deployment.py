@@ -121,12 +121,16 @@ def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.di
 def num_to_aggregate(values: flags.FlagValues, cluster: kerasdist.Cluster) -> int:
     """Returns how many batches, one worker's each, make an update together."""
     if not cluster.num_ps:
-        return max(cluster.num_workers, 1)
-    fields = _synchronous(values, cluster)
-    if not fields["sync_replicas"]:
+        return cluster.num_workers
+    if not has_synchronous_servers(values, cluster):
         return 1
-    number = fields["replicas_to_aggregate"]
+    number = _synchronous(values, cluster)["replicas_to_aggregate"]
     return cluster.num_workers if number == -1 else number
+
+
+def has_synchronous_servers(values: flags.FlagValues, cluster: kerasdist.Cluster) -> bool:
+    """Whether parameter servers make each update from the gradients of several workers."""
+    return bool(cluster.num_ps) and _synchronous(values, cluster)["sync_replicas"]
 
 
 def _in_flags(message: str, values: flags.FlagValues) -> str:

@@ -270,6 +270,8 @@ def _build(
             weight_decay=values.weight_decay,
             image_size=image_size,
             channels=train.channels,
+            # There, an update is made of gradients that do not wait for each other.
+            synchronized=not deployment.has_synchronous_servers(values, cluster),
         )
     except ValueError as error:
         raise UsageError(

@@ -191,7 +191,7 @@ def _say_choice(place: str, choice: Choice, task: Task | None = None) -> None:
 
     num_replicas = counted(choice.num_replicas, "replica")
     line = f"{choice.strategy}, {num_replicas} {place} ({choice.reason})."
-    if choice.num_to_aggregate is not None:
+    if choice.num_to_aggregate is not None and task and task.job == "chief":
         rule = rule_of_epoch(choice.num_to_aggregate, num_workers=choice.num_workers)
         line = f"{line} {rule}"
     if memory.PROCESS.say_once(line):  # A loop, or the cell of a notebook, may make it again.

@@ -82,6 +82,7 @@ def build(
     weight_decay: float,
     image_size: int | None = None,
     channels: int | None = None,
+    synchronized: bool = True,
 ) -> keras.Model:
     """Builds the net `name` with initial weights. The model has that name, and returns logits.
 
@@ -92,6 +93,8 @@ def build(
             kernel that slim's net regularizes.
         image_size: Height and width in pixels; None is the net's default.
         channels: Channels of the images; None is the net's default.
+        synchronized: Whether batch normalization uses the statistics of the global batch, or, as in
+            slim, those of the batch that each gradient is computed from.
 
     Returns:
         A model: images float32 [batch, image_size, image_size, channels] to logits
@@ -105,4 +108,8 @@ def build(
         weight_decay=weight_decay,
     )
     model.name = name
+    if not synchronized:
+        for layer in model.layers:
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.synchronized = False
     return model

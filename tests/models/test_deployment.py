@@ -155,11 +155,13 @@ def test_flags_of_synchronous_workers_over_parameter_servers(
 
     assert seen == [config_of_three(sync_replicas=is_sync, replicas_to_aggregate=number)]
     assert deployment.num_to_aggregate(parse(*argv), with_servers()) == num_to_aggregate
+    assert deployment.has_synchronous_servers(parse(*argv), with_servers()) == is_sync
 
 
 @pytest.mark.parametrize("argv", [[], ["--sync_replicas"], ["--num_replicas_to_aggregate=-1"]])
 def test_workers_without_parameter_servers_make_each_step_together(argv):
     assert deployment.num_to_aggregate(parse(*argv), two_workers()) == 2
+    assert not deployment.has_synchronous_servers(parse(*argv), two_workers())
     assert deployment.num_to_aggregate(parse(*argv), kerasdist.Cluster.local()) == 1
 
 

@@ -224,6 +224,14 @@ def test_depthwise_kernels_do_not_decay_and_statistics_are_of_the_global_batch(b
     assert all(each.synchronized for each in normalised)
 
 
+def test_statistics_may_be_of_the_batch_of_each_gradient(build):
+    model = build("mobilenet_v2", weight_decay=0.01, image_size=32, synchronized=False)
+
+    normalised = [each for each in model.layers if "BatchNorm" in each.name]
+    assert normalised
+    assert not any(each.synchronized for each in normalised)
+
+
 def test_larger_images_give_the_mean_of_several_places(build):
     model = build("alexnet_v2", image_size=320)
 
