@@ -40,6 +40,12 @@ def layers_with_random_numbers_of(model: keras.Model) -> list[keras.layers.Layer
     ]
 
 
+def seed_generators_of(model: keras.Model) -> list[keras.random.SeedGenerator]:
+    """Returns what a model in training draws its random numbers from, nested models included."""
+    layers = layers_with_random_numbers_of(model)
+    return [generator for layer in layers for generator in layer._seed_generators]
+
+
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """Returns the axes over which a layer takes its statistics: all but that of the channels."""
     return layer._reduction_axes

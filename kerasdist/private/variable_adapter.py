@@ -133,19 +133,26 @@ class _Copy(resource_variable_ops.BaseResourceVariable):
         return super().assign_sub(delta, *args, **kwargs)
 
 
-def worker_copy(original: tf.Variable, name: str, value: tf.Tensor) -> _Copy:
+def worker_copy(
+    original: tf.Variable, name: str, value: tf.Tensor, *, is_apart: bool = False
+) -> tf.Variable:
     """Returns a copy on the worker that runs the function which is being traced.
 
     Args:
-        original: A trainable variable on a parameter server.
+        original: A variable on a parameter server.
         name: Which one it is, among all of that worker's process.
         value: What it holds.
+        is_apart: Whether what is assigned to it is not assigned to the original.
     """
-    arguments = _arguments_of(original, name)
-    handle = arguments["handle"]
-    # The gradient of a loop asks for the shape of a variable without waiting for more than this.
-    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
-        arguments["handle"] = tf.identity(handle)
+    with tf.device("/device:CPU:0"):
+        arguments = _arguments_of(original, name)
+        handle = arguments["handle"]
+        # The gradient of a loop asks for the shape of a variable, and waits for no more than this.
+        with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
+            arguments["handle"] = tf.identity(handle)
+    if is_apart:
+        plain = resource_variable_ops.BaseResourceVariable
+        return plain(**arguments, trainable=original.trainable)
     variable = _Copy(**arguments, trainable=True)
     variable.original = original
     return variable

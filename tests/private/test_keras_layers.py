@@ -27,6 +27,7 @@ def test_random_layers_are_found_in_nested_models():
     model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])
 
     assert keras_layers.layers_with_random_numbers_of(model) == [inner]
+    assert keras_layers.seed_generators_of(model) == [inner.seed_generator]
 
 
 def _compiled():

@@ -45,6 +45,13 @@ def add(original: Callable, variable: keras.Variable, value: Any) -> Any:
     return None
 
 
+def how_together(variable: keras.Variable) -> str | None:
+    """Returns "mean" or "sum" where replicas have a variable together, as above; else None."""
+    if _is_aggregated(variable, "mean") and variable.value.dtype.is_floating:
+        return "mean"
+    return "sum" if _is_aggregated(variable, "sum") else None
+
+
 def without_aggregated(variables: Iterable) -> list:
     """Returns those of TensorFlow's variables that a replica assigns by itself."""
     together = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)

@@ -34,9 +34,12 @@ def next_seed(
 ) -> tf.Tensor:
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
     seed = _seed_of_first(replica, original, generator, ordered)
-    if replica.replica_id == 0 or replica.updates.are_local or draws.are_alike():
+    replica_id = replica.replica_id
+    is_only = not tf.is_tensor(replica_id) and replica_id == 0
+    if is_only or replica.updates.are_local or draws.are_alike():
         return seed
-    offset = tf.constant([(_STRIDE * replica.replica_id) & 0x7FFFFFFF, 0], tf.int64)
+    position = tf.convert_to_tensor(replica_id, tf.int64)
+    offset = tf.stack([(_STRIDE * position) & 0x7FFFFFFF, tf.zeros_like(position)])
     return seed + tf.cast(offset, seed.dtype)
 
 

@@ -26,7 +26,7 @@ import tensorflow as tf
 from kerasdist.private import keras_layers, keras_losses, keras_routes, strategy_adapter
 from kerasdist.training.losses import whole_losses
 from kerasdist.training.replica import replicas
-from kerasdist.training.replica.notes import Divisor
+from kerasdist.training.replica.notes import Divisor, ScalarUpdate
 from kerasdist.training.replica.replicas import Part, Replica
 
 
@@ -80,7 +80,7 @@ def reduce_weighted_values(
         divisor = _divisor_of_mean(replica, sample_weight, mask, reduction)
     if divisor is None:
         return loss
-    replica.losses.divisors.append(divisor)
+    replica.losses.divisors.append(dataclasses.replace(divisor, loss=loss))
     return replica.mean_of_batch(loss, divisor)
 
 
@@ -193,6 +193,9 @@ def update_mean(
     if len(values.shape) > 0:
         return original(metric, values, sample_weight)
     replica.losses.means[metric.name] = values
+    is_weighed = sample_weight is not None
+    noted = ScalarUpdate(metric=metric, value=values, is_weighed=is_weighed)
+    replica.losses.scalars.append(noted)
     weight = replica.weight_of_mean() if sample_weight is None else sample_weight
     return original(metric, values, weight)
 

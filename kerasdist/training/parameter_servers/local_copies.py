@@ -44,25 +44,24 @@ class LocalCopies:
         Yields:
             What was fetched.
         """
-        copies: list = [None] * len(self._remote)
-        fetched = []
-        for group in by_server(dict(enumerate(self._remote))):
-            values = _fetched(list(group.values()))
-            fetched.extend(values)
-            for position, value in zip(group, values, strict=True):
-                copies[position] = self._copy(position, value)
+        values = fetched(self._remote)
+        copies = [
+            variable_adapter.worker_copy(remote, f"{self._prefix}_{position}", value)
+            for position, (remote, value) in enumerate(zip(self._remote, values, strict=True))
+        ]
         with stand_ins.standing_in(self._variables, copies):
-            yield fetched
+            yield values
+
+    def let_go(self, variables: list[keras.Variable]) -> None:
+        """Holds no copies of some variables any more, in the traces that follow."""
+        others = {id(variable) for variable in variables}
+        self._variables = [each for each in self._variables if id(each) not in others]
+        self._remote = [variable.value for variable in self._variables]
+        self._prefix = variable_adapter.unique_name()
 
     def put_back(self) -> None:
         """Lets the rest of the step, which may read an update, see the weights themselves."""
         stand_ins.stand_in(self._variables, self._remote)
-
-    def _copy(self, position: int, value: tf.Tensor) -> tf.Variable:
-        with tf.device("/device:CPU:0"):
-            return variable_adapter.worker_copy(
-                self._remote[position], f"{self._prefix}_{position}", value
-            )
 
 
 def sent(
@@ -137,11 +136,23 @@ def by_server(variables: dict[int, Any]) -> Iterable[dict[int, Any]]:
     return groups.values()
 
 
-def _fetched(variables: list) -> list[tf.Tensor]:
-    with tf.device(variables[0].device):
-        packed = pack([variable.read_value() for variable in variables])
-    with tf.device("/device:CPU:0"):
-        return unpack(tf.identity(packed), variables)
+def fetched(variables: list) -> list[tf.Tensor]:
+    """Returns on a worker what variables of servers hold; small ones come with one message."""
+    values: dict[int, tf.Tensor] = {}
+    small = {position: each for position, each in enumerate(variables) if is_small(each)}
+    for group in by_server(small):
+        members = list(group.values())
+        with tf.device(members[0].device):
+            packed = pack([variable.read_value() for variable in members])
+        with tf.device("/device:CPU:0"):
+            values.update(zip(group, unpack(tf.identity(packed), members), strict=True))
+    for position, variable in enumerate(variables):
+        if position not in small:
+            with tf.device(variable.device):
+                value = variable.read_value()
+            with tf.device("/device:CPU:0"):
+                values[position] = tf.identity(value)
+    return [values[position] for position in range(len(variables))]
 
 
 def pack(tensors: list) -> tf.Tensor:

@@ -88,6 +88,11 @@ class LocalCounts:
         ):
             yield local
 
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """Those of metrics, for which others stand in."""
+        return list(self._variables)
+
     def add(self, counted: list[tf.Tensor]) -> None:
         """Adds what local variables have counted to those of the parameter servers, on the chief.
 

@@ -127,7 +127,7 @@ def gradient(
     parts = [parts_of(value) for value in values]
     found = iter(original(tape, target, list(itertools.chain(*parts)), *args, **kwargs))
     gradients = [
-        _joined([next(found) for _ in group], value)
+        joined([next(found) for _ in group], value)
         for group, value in zip(parts, values, strict=True)
     ]
     return tf.nest.pack_sequence_as(sources, gradients)
@@ -234,7 +234,7 @@ def _rows(slices: tf.IndexedSlices, start: int, end: int) -> tf.IndexedSlices:
     )
 
 
-def _joined(gradients: list[_Gradient], value: Any) -> _Gradient:
+def joined(gradients: list[_Gradient], value: Any) -> _Gradient:
     """Returns the gradient of a variable from those of its parts."""
     if not is_sharded(value):
         return gradients[0]

@@ -250,6 +250,10 @@ class WorkerSteps:
     ) -> None:
         self._traced_step(step, position, batch, num_examples)
 
+    def _replica_of(self, position: tf.Tensor) -> Any:
+        """Returns as which replica the step at a position draws; None for the only one."""
+        return None
+
     def _traced_step(
         self, step: tf.Tensor | int, position: tf.Tensor, batch: Any, num_examples: tf.Variable
     ) -> GlobalStep:
@@ -259,7 +263,13 @@ class WorkerSteps:
         held = self._copies.held() if self._copies else contextlib.nullcontext([])
         with self._ledger.at_step(step), held as fetched:
             self._model_step.times.begin_step([batch, fetched], self._optimizers)
-            result = self._model_step.run(batch, shares, checks=checks, counter=num_examples)
+            result = self._model_step.run(
+                batch,
+                shares,
+                checks=checks,
+                counter=num_examples,
+                replica_id=self._replica_of(position),
+            )
         if self.counts.has_found_others(self._model_step.logs.metrics_computed_with()):
             raise TraceAgainError
         return result

@@ -94,6 +94,16 @@ def writes_of(handle: tf.Tensor) -> list[tf.Operation]:
     return [user for user in handle.consumers() if not is_read(user)]
 
 
+def is_set(variable: Any) -> bool:
+    """Whether what is traced may set a variable: of the function itself, or captured by it."""
+    (handle,) = handles_of([variable])
+    return handle is not None and not _only_reads(handle)
+
+
+def _only_reads(handle: tf.Tensor) -> bool:
+    return all(traced_graphs.only_reads_inside(each, handle) for each in writes_of(handle))
+
+
 def only_read_in(graph: Any) -> list[tf.Variable]:
     """Returns the variables that a function reads and never sets, when it has been traced."""
     try:
@@ -101,12 +111,7 @@ def only_read_in(graph: Any) -> list[tf.Variable]:
     except AssertionError:  # One of them is there no longer.
         return []
     pairs = zip(variables, handles_of(variables, graph), strict=True)
-    return [
-        variable
-        for variable, handle in pairs
-        if handle is not None
-        and all(traced_graphs.only_reads_inside(each, handle) for each in writes_of(handle))
-    ]
+    return [variable for variable, handle in pairs if handle is not None and _only_reads(handle)]
 
 
 def addend_of(variable: Any, value: tf.Tensor) -> tf.Tensor | None:

@@ -59,7 +59,8 @@ class LossNotes:
         means: The mean losses by the names of their metrics, as they are tracked.
         added: What layers have added with `add_loss`, by the layer's id.
         divisors: What each loss was divided by, in the order in which they were computed; on one
-            device only where there are callbacks.
+            device only where somebody asks.
+        scalars: The `ScalarUpdate`s of metrics.
         divisions: The losses that were divided by the number of replicas.
         call: Where the replica is among the losses given to `compile`, while these are computed.
     """
@@ -67,6 +68,7 @@ class LossNotes:
     means: dict = dataclasses.field(default_factory=dict)
     added: dict = dataclasses.field(default_factory=dict)
     divisors: list = dataclasses.field(default_factory=list)
+    scalars: list = dataclasses.field(default_factory=list)
     divisions: list = dataclasses.field(default_factory=list)
     call: Any = None
 
@@ -126,9 +128,26 @@ class Divisor:
         total: Scalar over all replicas; None for a sum, which is divided by nothing.
         weights: The mask or weights of this replica that `total` is the sum of, or None.
         local: Their sum on this replica.
+        loss: What was divided.
     """
 
     name: str
     total: Any
     weights: Any = None
     local: Any = None
+    loss: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ScalarUpdate:
+    """One number for a whole batch, by which a `keras.metrics.Mean` was updated.
+
+    Attributes:
+        metric: The metric.
+        value: The number.
+        is_weighed: Whether it was given a weight.
+    """
+
+    metric: Any
+    value: Any
+    is_weighed: bool

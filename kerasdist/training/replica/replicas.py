@@ -44,6 +44,7 @@ class StepOptions:
 
     Attributes:
         weighs_loss: Whether the step can weigh the loss; see `Replica.weighs_loss`.
+        replica_id: As which replica it draws random numbers; None for that which it is.
         callbacks: The update callbacks of the `fit` that runs.
         is_unobserved: Whether none of them looks at this step; see `StepCallback.looks_within`.
         may_discard: Whether a callback may discard the step, which then sets no state.
@@ -56,6 +57,7 @@ class StepOptions:
     """
 
     weighs_loss: bool = False
+    replica_id: Any = None
     callbacks: tuple = ()
     is_unobserved: bool = False
     may_discard: bool = False
@@ -72,7 +74,8 @@ class Replica:
 
     Attributes:
         replica_id: Position of the replica among all replicas, from 0; 0 on each that has the
-            whole batch, so that it draws the random numbers of one device.
+            whole batch, so that it draws the random numbers of one device. An integer scalar where
+            the graph computes several batches of an update.
         num_examples: int32 scalar, the examples on this replica that count. Where it is 0, the
             replica computes with one that does not (see `batches`).
         global_num_examples: int32 scalar, the examples on all replicas.

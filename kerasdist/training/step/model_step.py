@@ -161,6 +161,7 @@ class ModelStep:
         checks: Sequence,
         extra_sums: Sequence = (),
         counter: Any = None,
+        replica_id: Any = None,
     ) -> replica_run.GlobalStep:
         """Traces a step.
 
@@ -170,6 +171,7 @@ class ModelStep:
             checks: Tensors that must be there before anything of the step runs.
             extra_sums: See `replica_run.run`.
             counter: Variable that counts the examples, in place of `num_examples`.
+            replica_id: See `StepOptions`.
 
         Raises:
             TraceAgainError: The trace has made weights of the model, states that a replica without
@@ -187,7 +189,7 @@ class ModelStep:
                 self._strategy,
                 self._compiled(self._step_with_losses),
                 shares,
-                options=self._options(),
+                options=self._options(replica_id),
                 checks=checks,
                 extra_sums=extra_sums,
                 states=states,
@@ -278,9 +280,10 @@ class ModelStep:
             for copy in made:
                 copy.assign(values[id(copy)][1])
 
-    def _options(self) -> StepOptions:
+    def _options(self, replica_id: Any) -> StepOptions:
         return StepOptions(
             weighs_loss=self._weighs_loss,
+            replica_id=replica_id,
             callbacks=self.callbacks,
             is_unobserved=self.is_unobserved,
             may_discard=self._may_discard,

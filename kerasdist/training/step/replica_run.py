@@ -224,10 +224,11 @@ def _maker(
     def make(seat: Seat) -> Replica:
         is_first = seat.position == 0
         data = shares.data[seat.position]
+        replica_id = seat.replica_id if options.replica_id is None else options.replica_id
         is_timed = options.times is not None and is_first
         send = options.times.of_exchange if is_timed else operator.call
         return kind(
-            replica_id=0 if shares.are_whole else seat.replica_id,
+            replica_id=0 if shares.are_whole else replica_id,
             is_first=seat.replica_id == 0,
             num_examples=shares.counts[seat.position],
             global_num_examples=shares.total,

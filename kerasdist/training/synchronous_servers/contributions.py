@@ -3,21 +3,69 @@
 A synchronous update is made of the gradients of several batches. Each batch has a key. What comes
 of it waits on every server for an update that takes this key, or for one that drops it:
 
-    staged = contributions.stage(key, gradients, variables, weight=num_examples)   # on a worker
-    mean = contributions.take(keys)                                               # on the chief
+    values = [Value(gradient, How.MEAN, beside=variable), Value(num_correct, How.SUM)]
+    staged = contributions.stage(key, values, weight=num_examples, num_examples=num_examples)
+    gradient, num_correct = contributions.take(keys).values    # On the chief, for several keys.
 
 No gradient passes through the chief: the mean is computed where the variables are.
 """
 
 import dataclasses
+import enum
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.private import variable_adapter
-from kerasdist.training.hooks import divided_values
 from kerasdist.training.parameter_servers import local_copies
+
+
+class How(enum.Enum):
+    """What becomes of the values that several batches have staged.
+
+    Attributes:
+        MEAN: Their mean by what the losses of the batches were divided by, as of gradients.
+        MEAN_OF_EXAMPLES: Their mean by the examples of the batches.
+        SUM: Their sum.
+        FIRST: That of the first batch.
+        LARGEST: The largest, of each element.
+    """
+
+    MEAN = enum.auto()
+    MEAN_OF_EXAMPLES = enum.auto()
+    SUM = enum.auto()
+    FIRST = enum.auto()
+    LARGEST = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """What comes of a batch.
+
+    Attributes:
+        tensor: A tensor; or IndexedSlices, of which there can be a mean.
+        how: What it becomes with those of other batches.
+        beside: The variable of TensorFlow's, in one piece and of the same shape, on whose server it
+            waits; None for that of the first one that has such a variable.
+    """
+
+    tensor: Any
+    how: How
+    beside: Any = None
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        # A gradient need not know its own.
+        return self.tensor.shape if self.beside is None else self.beside.shape
+
+    @property
+    def dtypes(self) -> tuple[tf.DType, ...]:
+        if isinstance(self.tensor, tf.IndexedSlices):
+            return self.tensor.values.dtype, self.tensor.indices.dtype
+        return (self.tensor.dtype,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,26 +73,41 @@ class Taken:
     """What several batches have contributed.
 
     Attributes:
-        gradients: The mean over the batches by their weights: tensors, IndexedSlices or None.
-        sums: What was handed over besides, by its name, added up: float64.
+        values: What became of the values, in the order in which they are staged.
+        num_examples: Of the batches: float64.
     """
 
-    gradients: list
-    sums: dict[str, tf.Tensor]
+    values: list
+    num_examples: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Weights:
+    """What each of some batches counts for.
+
+    Attributes:
+        fractions: In a mean by what losses are divided by.
+        shares: In a mean by examples.
+    """
+
+    fractions: list
+    shares: list
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Piece:
-    """Gradients that are staged as one tensor, or the slices of one, as values and indices.
+    """Values that are staged as one tensor, or the slices of one, as values and indices.
 
     Attributes:
         device: Where.
-        positions: Of the gradients among all.
+        how: What becomes of them.
+        positions: Theirs among all.
         shapes: Theirs; of slices that of the variable.
         dtypes: Of what is staged.
     """
 
     device: str
+    how: How
     positions: tuple[int, ...]
     shapes: tuple[tf.TensorShape, ...]
     dtypes: tuple[tf.DType, ...]
@@ -53,99 +116,100 @@ class _Piece:
     def is_sliced(self) -> bool:
         return len(self.dtypes) == 2
 
-    def tensors_of(self, gradients: list) -> list:
-        """Returns what is staged of all gradients."""
+    def tensors_of(self, values: list[Value]) -> list:
+        """Returns what is staged of all values."""
+        mine = [values[position].tensor for position in self.positions]
         if self.is_sliced:
-            slices = gradients[self.positions[0]]
-            return [slices.values, slices.indices]
-        mine = [gradients[position] for position in self.positions]
+            return [mine[0].values, mine[0].indices]
         return [local_copies.pack(mine)] if len(mine) > 1 else mine
 
-    def mean_of(self, staged: list[list], fractions: list) -> list:
-        """Returns the mean gradients.
+    def combined(self, staged: list[list], weights: _Weights) -> list:
+        """Returns what the values of several batches become.
 
         Args:
             staged: What each batch has staged.
-            fractions: What each of them counts for.
+            weights: What each of them counts for.
         """
-        weighed = [
-            # What a batch without weight has computed counts for nothing, NaN included.
-            tf.math.multiply_no_nan(tensors[0], tf.cast(fraction, tensors[0].dtype))
-            for tensors, fraction in zip(staged, fractions, strict=True)
-        ]
         if self.is_sliced:
-            (shape,) = self.shapes
-            values = tf.concat([tf.ensure_shape(each, [None, *shape[1:]]) for each in weighed], 0)
-            indices = tf.concat([tf.ensure_shape(rows, [None]) for _, rows in staged], 0)
-            return [tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), indices.dtype))]
-        mean = tf.add_n(weighed)
+            return [self._slices(staged, weights)]
+        tensors = [tensor for (tensor,) in staged]
+        if self.how in (How.MEAN, How.MEAN_OF_EXAMPLES):
+            tensors = self._weighed(tensors, weights)
+        result = tensors[0]
+        if self.how is How.LARGEST:
+            result = functools.reduce(tf.maximum, tensors)
+        elif self.how is not How.FIRST:
+            result = functools.reduce(operator.add, tensors)
         if len(self.shapes) == 1:
-            return [tf.ensure_shape(mean, self.shapes[0])]
-        return local_copies.unpack(mean, [tf.TensorSpec(shape) for shape in self.shapes])
+            return [tf.ensure_shape(result, self.shapes[0])]
+        return local_copies.unpack(result, [tf.TensorSpec(shape) for shape in self.shapes])
+
+    def _slices(self, staged: list[list], weights: _Weights) -> tf.IndexedSlices:
+        (shape,) = self.shapes
+        weighed = self._weighed([values for values, _ in staged], weights)
+        values = tf.concat([tf.ensure_shape(each, [None, *shape[1:]]) for each in weighed], 0)
+        indices = tf.concat([tf.ensure_shape(rows, [None]) for _, rows in staged], 0)
+        return tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), indices.dtype))
+
+    def _weighed(self, tensors: list, weights: _Weights) -> list:
+        counts = weights.fractions if self.how is How.MEAN else weights.shares
+        # What a batch without weight has computed counts for nothing, NaN included.
+        return [
+            tf.math.multiply_no_nan(tensor, tf.cast(count, tensor.dtype))
+            for tensor, count in zip(tensors, counts, strict=True)
+        ]
 
 
 class Contributions:
-    """Gradients of batches, on the servers of their variables; what is summed is on the first."""
+    """What comes of batches, on the servers of the variables."""
 
     def __init__(self):
         self._name = variable_adapter.unique_name()
         self._pieces: list[_Piece] | None = None  # Known from the first trace on.
-        self._num_gradients = 0
-        self._sums: list[tuple[str, tf.TensorShape]] = []
 
     # What follows is traced by the chief and runs on a worker.
 
     def stage(
-        self,
-        key: tf.Tensor,
-        gradients: list,
-        variables: list,
-        *,
-        weight: Any,
-        sums: dict[str, Any] | None = None,
+        self, key: tf.Tensor, values: list[Value], *, weight: Any, num_examples: Any
     ) -> list[tf.Operation]:
         """Hands over what comes of a batch.
 
         Args:
             key: int64 scalar, which no other batch has.
-            gradients: Tensors, IndexedSlices or None, of the mean loss of this batch.
-            variables: Keras' or TensorFlow's, of parameter servers.
+            values: The same ones for every batch.
             weight: Scalar, what the loss of this batch was divided by.
-            sums: Numbers to be added up over the batches of an update, by their names, as float64.
+            num_examples: Scalar, of this batch.
 
         Returns:
             The operations that have ended when all is there.
 
         Raises:
-            ValueError: Not the gradients that an earlier trace has had.
+            ValueError: Not the values that an earlier trace has had.
         """
-        sums = {name: tf.cast(value, tf.float64) for name, value in sorted((sums or {}).items())}
-        self._note_form(gradients, variables, [(name, sums[name].shape) for name in sums])
-        # One message for both numbers: below 2 ** 53 a key is exact.
-        header = tf.stack([tf.cast(key, tf.float64), tf.cast(weight, tf.float64)])
+        self._note_form(values)
+        # One message for all numbers: below 2 ** 53 a key is exact.
+        header = tf.stack([tf.cast(each, tf.float64) for each in (key, weight, num_examples)])
         staged = []
         for device, pieces in self._by_device().items():
-            tensors = [tensor for piece in pieces for tensor in piece.tensors_of(gradients)]
-            if self._has_sums(device):
-                tensors.append(local_copies.pack(list(sums.values())))
+            tensors = [tensor for piece in pieces for tensor in piece.tensors_of(values)]
             with tf.device(device):
-                here, weight_here = tf.unstack(tf.identity(header))
+                here, *numbers = tf.unstack(tf.identity(header))
                 staged.append(
                     tf.raw_ops.MapStage(
                         key=tf.cast(here, tf.int64),
                         indices=list(range(len(tensors) + 1)),
-                        values=[weight_here, *tensors],
+                        values=[tf.stack(numbers), *tensors],
                         dtypes=self._dtypes_on(device),
                         shared_name=self._name,
                     )
                 )
         return staged
 
-    def _note_form(self, gradients: list, variables: list, sums: list) -> None:
-        pieces = list(_pieces_of(gradients, variables))
+    def _note_form(self, values: list[Value]) -> None:
+        pieces = list(_pieces_of(values))
         if self._pieces is None:
-            self._pieces, self._num_gradients, self._sums = pieces, len(gradients), sums
-        elif (pieces, len(gradients), sums) != (self._pieces, self._num_gradients, self._sums):
+            self._pieces = pieces
+        elif pieces != self._pieces:
             raise ValueError(
                 "Synchronous workers must compute gradients of the same variables for every batch. "
                 "This train_step computes others for a batch of another form. Give batches of one "
@@ -160,25 +224,24 @@ class Contributions:
         Args:
             keys: int64 scalars, in the order in which the batches are added up.
         """
-        gradients: list = [None] * self._num_gradients
-        sums: dict = {}
+        values: dict[int, Any] = {}
+        num_examples: Any = None
         for device, pieces in self._by_device().items():
             with tf.device(device):
                 batches = self._unstaged(device, keys)
-                fractions = _fractions([weight for weight, *_ in batches])
+                numbers = [tf.ensure_shape(header, [2]) for header, *_ in batches]
+                divisors, counts = zip(*map(tf.unstack, numbers), strict=True)
+                num_examples = tf.add_n(counts)  # All servers have them.
+                weights = _Weights(_fractions(divisors), _fractions(counts))
                 start = 1
                 for piece in pieces:
                     end = start + len(piece.dtypes)
-                    mean = piece.mean_of([batch[start:end] for batch in batches], fractions)
-                    for position, gradient in zip(piece.positions, mean, strict=True):
-                        gradients[position] = gradient
+                    found = piece.combined([batch[start:end] for batch in batches], weights)
+                    values.update(zip(piece.positions, found, strict=True))
                     start = end
-                if self._has_sums(device):
-                    total = tf.add_n([batch[-1] for batch in batches])
-                    names, shapes = zip(*self._sums, strict=True)
-                    parts = local_copies.unpack(total, [tf.TensorSpec(shape) for shape in shapes])
-                    sums = dict(zip(names, parts, strict=True))
-        return Taken(gradients=gradients, sums=sums)
+        return Taken(
+            values=[value for _, value in sorted(values.items())], num_examples=num_examples
+        )
 
     def drop(self, key: tf.Tensor) -> None:
         """Forgets what a batch has contributed."""
@@ -218,37 +281,29 @@ class Contributions:
         devices = dict.fromkeys(piece.device for piece in pieces)
         return {each: [piece for piece in pieces if piece.device == each] for each in devices}
 
-    def _has_sums(self, device: str) -> bool:
-        return bool(self._sums) and device == next(iter(self._by_device()))
-
     def _dtypes_on(self, device: str) -> list[tf.DType]:
-        pieces = self._by_device()[device]
-        dtypes = [tf.float64, *(dtype for piece in pieces for dtype in piece.dtypes)]
-        return [*dtypes, tf.float64] if self._has_sums(device) else dtypes
+        return [tf.float64, *(each for piece in self._by_device()[device] for each in piece.dtypes)]
 
 
-def _pieces_of(gradients: list, variables: list) -> Iterable[_Piece]:
+def _pieces_of(values: list[Value]) -> Iterable[_Piece]:
     small: dict = {}
-    for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-        if gradient is None:
-            continue
-        weight = variable_adapter.value_of(variable)
-        # A divided weight is updated in its parts; until then its gradient is with the first one.
-        device = divided_values.parts_of(weight)[0].device
-        if isinstance(gradient, tf.IndexedSlices):
-            dtypes = gradient.values.dtype, gradient.indices.dtype
-            yield _Piece(device, (position,), (weight.shape,), dtypes)
-        elif local_copies.is_small(weight):
-            small.setdefault((device, gradient.dtype), []).append((position, weight.shape))
+    first_device = next(each.beside.device for each in values if each.beside is not None)
+    for position, value in enumerate(values):
+        device = first_device if value.beside is None else value.beside.device
+        is_sliced = len(value.dtypes) > 1
+        if not is_sliced and local_copies.is_small(tf.TensorSpec(value.shape, *value.dtypes)):
+            kind = device, value.how, value.dtypes
+            small.setdefault(kind, []).append((position, value.shape))
         else:
-            yield _Piece(device, (position,), (weight.shape,), (gradient.dtype,))
-    for (device, dtype), members in small.items():
+            yield _Piece(device, value.how, (position,), (value.shape,), value.dtypes)
+    for (device, how, dtypes), members in small.items():
         positions, shapes = zip(*members, strict=True)
-        yield _Piece(device, positions, shapes, (dtype,))
+        yield _Piece(device, how, positions, shapes, dtypes)
 
 
-def _fractions(weights: list) -> list:
+def _fractions(weights: Iterable) -> list:
     """Returns what each batch counts for; all count alike where none has a weight."""
+    weights = list(weights)
     total = tf.add_n(weights)
     alike = tf.constant(1 / len(weights), total.dtype)
     return [tf.where(total > 0, tf.math.divide_no_nan(each, total), alike) for each in weights]

@@ -3,30 +3,37 @@
 A step on a worker comes as far as the sum before all else (see `gradient_aggregation`): what it has
 is its part of the sum, and waits on the servers. The chief traces what follows, with the mean of
 several batches: callbacks, clipping, the optimizer. It is traced once, and acts once for each
-update.
+update. So does what a step assigns, counts and reports besides.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import variable_adapter
+from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.hooks import divided_values
+from kerasdist.training.hooks.graph_function import rare_cond
+from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
-from kerasdist.training.replica import replicas
+from kerasdist.training.replica import graph_facts, replicas
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.replica.replicas import OneDevice, Replica, StepOptions
+from kerasdist.training.replica.replicas import OneDevice, Replica
 from kerasdist.training.step import replica_run
 from kerasdist.training.step.model_step import ModelStep
-from kerasdist.training.synchronous_servers.contributions import Contributions
+from kerasdist.training.synchronous_servers import batch_numbers
+from kerasdist.training.synchronous_servers.contributions import Contributions, How, Taken, Value
+from kerasdist.training.synchronous_servers.held_states import HeldStates
 
-# Beside the sums of callbacks, whose names are others.
-_NUM_EXAMPLES, _WEIGHT = "kerasdist num_examples", "kerasdist weight"
-_COUNT, _LOSS, _LOG = "kerasdist count ", "kerasdist loss ", "kerasdist log "
+
+class NotStagedError(ValueError):
+    """A step cannot be divided: its update is not made of what its batches give by themselves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,26 +44,26 @@ class _Half:
         gradients: Of the mean loss of a batch.
         variables: The variables.
         weight: What that loss was divided by.
-        num_examples: Of the batch.
         sums: What callbacks want summed up, by their names.
         rest: What follows, called as rest(gradients, replica).
-        options: How it is run.
+        replica: The one that has computed the batch.
+        num_reads: How often each variable was read until then.
     """
 
     gradients: list
     variables: list
     weight: Any
-    num_examples: Any
     sums: dict
     rest: Callable
-    options: StepOptions
+    replica: Replica
+    num_reads: list[int]
 
 
 class StagedUpdate:
     """An update that is traced in two halves.
 
     Args:
-        strategy: Our ParameterServerStrategy.
+        model: A model on parameter servers.
         counts: What steps count.
         copies: What steps read in the place of small weights, if they do.
         model_step: Looks at what comes of the batches of an update; None in tests.
@@ -67,18 +74,21 @@ class StagedUpdate:
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        model: keras.Model,
         counts: LocalCounts,
         copies: LocalCopies | None = None,
         *,
         model_step: ModelStep | None = None,
     ):
-        self._strategy, self._counts, self._copies = strategy, counts, copies
+        self._strategy, self._counts, self._copies = model.distribute_strategy, counts, copies
+        self._states = HeldStates(model, copies)
         self._model_step = model_step
         self.contributions = Contributions()
         self._graph: Any = None  # While a step is traced.
-        self._half: _Half | None = None  # Of the step that was traced last.
+        self._half: _Half | None = None  # Of the step that was traced last, as those below.
+        self._per_example: list[bool] = []  # Which of its counts are so.
         self._shown: tuple = ({}, {})  # What it gives to look at: losses, and logs of its own.
+        self._num_values: dict[str, int] = {}  # How many values there are of each kind.
 
     def delivery(self) -> LocalDelivery:
         """Returns what takes over the gradients of a step that is traced."""
@@ -98,40 +108,67 @@ class StagedUpdate:
 
         Raises:
             RuntimeError: The step makes no update.
-            ValueError: It makes two; or its losses have several divisors.
+            NotStagedError: It makes two, or reads what they have made of the weights; or its losses
+                have several divisors.
+            TraceAgainError: It assigns to variables of which nobody knew.
         """
         self._graph, self._half = tf.compat.v1.get_default_graph(), None
-        with self._counts.held() as counted:
+        with self._states.held() as states, self._counts.held() as counted:
             result = step(counted[-1])
+            half = self._checked_half()
+        groups = {
+            "states": states,
+            "gradients": _gradients_of(half),
+            "sums": [Value(tf.cast(each, tf.float64), How.SUM) for each in half.sums.values()],
+            "counts": self._count(counted, half.replica),
+            **self._look(result, half.replica),
+        }
+        self._num_values = {name: len(values) for name, values in groups.items()}
+        return self.contributions.stage(
+            key,
+            list(itertools.chain(*groups.values())),
+            weight=half.weight,
+            num_examples=half.replica.num_examples,
+        )
+
+    def _checked_half(self) -> _Half:
         half = self._half
         if half is None:
             raise RuntimeError(
                 "A train_step makes no update, and synchronous workers over parameter servers need "
                 "one in each step. Call `optimizer.apply` with the gradients."
             )
+        if _num_reads(half.variables) != half.num_reads:
+            raise NotStagedError(
+                "A train_step uses weights after `optimizer.apply`, as an average of weights does, "
+                "and synchronous workers over parameter servers make the update only when the step "
+                "has ended. Do so in a callback, as MovingAverage does, or leave out "
+                "`sync_replicas`."
+            )
+        return half
+
+    def _count(self, counted: list[tf.Variable], replica: Replica) -> list[Value]:
+        variables = [*self._counts.variables, None]  # The last one is that of the examples.
+        counts = [
+            batch_numbers.count(variable, local.read_value(), replica)
+            for variable, local in zip(variables, counted, strict=True)
+        ]
+        self._per_example = [each.is_per_example for each in counts]
+        return [each.value for each in counts]
+
+    def _look(self, result: replica_run.GlobalStep, replica: Replica) -> dict[str, list[Value]]:
         if self._model_step:
             self._shown = self._model_step.shown_of(result)
-        losses, logs = map(tf.nest.flatten, self._shown)
-        counts = [each.read_value() for each in counted]
-        return self.contributions.stage(
-            key,
-            half.gradients,
-            half.variables,
-            weight=half.weight,
-            sums={
-                **half.sums,
-                _NUM_EXAMPLES: half.num_examples,
-                _WEIGHT: half.weight,
-                **_named(_COUNT, counts),
-                **_named(_LOSS, [_times(each, half.weight) for each in losses]),
-                **_named(_LOG, [_times(each, half.num_examples) for each in logs]),
-            },
+        losses, logs = (
+            [batch_numbers.number(each, replica) for each in tf.nest.flatten(shown)]
+            for shown in self._shown
         )
+        return {"losses": losses, "logs": logs}
 
     def take_over(self, half: "_Half") -> None:
         """Notes what a step has come to before the sum; see `LocalDelivery.hand_over`."""
         if self._half is not None:
-            raise ValueError(
+            raise NotStagedError(
                 "A train_step makes two updates with `optimizer.apply`, and synchronous workers "
                 "over parameter servers make one of each step: the gradients of the second would "
                 "have to be those by weights that the first has changed for all. Give all "
@@ -139,21 +176,28 @@ class StagedUpdate:
                 "`sync_replicas`."
             )
         if tf.compat.v1.get_default_graph() is not self._graph:
-            raise ValueError(
+            raise NotStagedError(
                 "A train_step calls `optimizer.apply` under a condition or in a loop, and "
                 "synchronous workers over parameter servers make one update of each step. Call it "
                 "outside of `tf.cond` and `tf.while_loop`, or leave out `sync_replicas`."
             )
         if self._copies:
             self._copies.put_back()
-        self._half = half
+        self._half = dataclasses.replace(half, num_reads=_num_reads(half.variables))
 
     def make(self, keys: list[tf.Tensor]) -> None:
         """Traces the update of what these keys stand for, on the chief."""
         assert self._half is not None
         half, taken = self._half, self.contributions.take(keys)
-        sums = {name: tf.cast(taken.sums[name], tf.float32) for name in half.sums}
-        num_examples = tf.cast(taken.sums[_NUM_EXAMPLES], tf.int32)
+        values = iter(taken.values)
+        found = {
+            name: list(itertools.islice(values, number))
+            for name, number in self._num_values.items()
+        }
+        before = self._states.assign(found["states"])
+        gradients, pieces = _joined(found["gradients"], half)
+        sums = [tf.cast(each, tf.float32) for each in found["sums"]]
+        num_examples = tf.cast(taken.num_examples, tf.int32)
 
         def make_replica(seat: replica_run.Seat) -> Replica:
             return OneDevice(
@@ -162,38 +206,86 @@ class StagedUpdate:
                 global_num_examples=num_examples,
                 share=1.0,
                 keras_state=seat.keras_state,
-                options=half.options,
-                delivery=_DeliveryOfChief(),
+                options=half.replica.options,
+                delivery=_DeliveryOfChief(pieces),
                 is_first=True,
                 draws_alone=True,
-                sums=sums,
+                sums=dict(zip(half.sums, sums, strict=True)),
             )
 
         def make_update(replica: Replica, _: int) -> Any:
-            half.rest(taken.gradients, replica)
+            half.rest(gradients, replica)
             return replica_run.is_discarded(replica)
 
         results = replica_run.on_each(self._strategy, make_replica, make_update)
         is_discarded, *_ = self._strategy.experimental_local_results(results)
-        self._leave_behind(taken.sums, is_discarded)
+        if is_discarded is not None:
+            rare_cond(is_discarded, lambda: _put_back(before))
+        self._leave_behind(found, taken, is_discarded)
 
-    def _leave_behind(self, sums: dict[str, tf.Tensor], is_discarded: Any) -> None:
+    def _leave_behind(self, found: dict[str, list], taken: Taken, is_discarded: Any) -> None:
         """Traces what an update leaves beside the weights, or not where it is discarded."""
-        counted = _numbered(_COUNT, sums)
+        counted = [
+            each * taken.num_examples if is_per_example else each
+            for each, is_per_example in zip(found["counts"], self._per_example, strict=True)
+        ]
         if is_discarded is None:
             self._counts.add(counted)
         else:
             tf.cond(is_discarded, lambda: None, lambda: self._counts.add(counted))
         if self._model_step:
-            totals = sums[_WEIGHT], sums[_NUM_EXAMPLES]
             means = [
-                [tf.cast(tf.math.divide_no_nan(each, total), tf.float32) for each in found]
-                for found, total in zip(
-                    (_numbered(_LOSS, sums), _numbered(_LOG, sums)), totals, strict=True
-                )
+                [tf.cast(each, tf.float32) for each in found[name]] for name in ("losses", "logs")
             ]
             losses, logs = map(tf.nest.pack_sequence_as, self._shown, means)
             self._model_step.show(losses, logs, is_discarded=is_discarded)
+
+
+def _put_back(before: list[tuple]) -> None:
+    for state, value in before:
+        state.assign(value)
+
+
+def _gradients_of(half: _Half) -> list[Value]:
+    """Returns the gradients on their servers, those of a divided weight each with its part."""
+    values = []
+    for gradient, variable in zip(half.gradients, half.variables, strict=True):
+        if gradient is None:
+            continue
+        # Those of Keras' float8 layers are the largest inputs that they have seen.
+        how = How.LARGEST if gradient_aggregation.is_overwritten(variable) else How.MEAN
+        weight = variable_adapter.value_of(variable)
+        is_divided = divided_values.is_sharded(weight)
+        pieces = [gradient]
+        if is_divided:
+            pieces = sharded_variables.divided_argument(gradient, weight)
+        for piece, part in zip(pieces, divided_values.parts_of(weight), strict=True):
+            values.append(Value(piece, how, beside=part))
+    return values
+
+
+def _joined(found: list, half: _Half) -> tuple[list, list[tuple]]:
+    """Returns the gradients of several batches.
+
+    Returns:
+        One for each variable, or None; and pairs of one that is joined of pieces and these pieces.
+    """
+    values, gradients, joined = iter(found), [], []
+    for gradient, variable in zip(half.gradients, half.variables, strict=True):
+        weight = variable_adapter.value_of(variable)
+        if gradient is None:
+            gradients.append(None)
+            continue
+        pieces = list(itertools.islice(values, len(divided_values.parts_of(weight))))
+        gradients.append(sharded_variables.joined(pieces, weight))
+        if divided_values.is_sharded(weight):
+            joined.append((gradients[-1], pieces))
+    return gradients, joined
+
+
+def _num_reads(variables: list) -> list[int]:
+    parts = [divided_values.parts_of(variable_adapter.value_of(each)) for each in variables]
+    return [len(graph_facts.uses_of(part)) for group in parts for part in group]
 
 
 class _StagedDelivery(LocalDelivery):
@@ -209,51 +301,56 @@ class _StagedDelivery(LocalDelivery):
             gradients=gradients,
             variables=variables,
             weight=_weight_of(replica),
-            num_examples=replica.num_examples,
             sums=dict(replica.extra_sums),
             rest=rest,
-            options=replica.options,
+            replica=replica,
+            num_reads=[],
         )
         self._update.take_over(half)
 
 
 class _DeliveryOfChief(RemoteDelivery):
-    """Updates each variable where its gradient is already, on its server."""
+    """Updates each variable where its gradient is already, on its server.
+
+    Args:
+        joined: Pairs of a gradient and its pieces, on the servers of the parts of its variable.
+    """
+
+    def __init__(self, joined: list[tuple]):
+        super().__init__()
+        self._joined = joined
 
     def _send(self, gradients: list, variables: list) -> list:
-        sent = []
         for gradient, variable in zip(gradients, variables, strict=True):
             weight = variable_adapter.value_of(variable)
-            if gradient is not None and divided_values.is_sharded(weight):
-                self._send_pieces(gradient, weight)
-            elif gradient is not None:
-                parts = [gradient]
-                if isinstance(gradient, tf.IndexedSlices):
-                    parts = [gradient.values, gradient.indices]
-                self._arrived.setdefault(weight.device, []).extend(parts)
-            sent.append(gradient)
-        return sent
+            if gradient is None:
+                continue
+            if divided_values.is_sharded(weight):
+                self._send_parts(gradient, weight)
+            else:
+                self._note_arrival(weight.device, gradient)
+        return gradients
 
+    def _send_parts(self, gradient: Any, weight: Any) -> None:
+        pieces = next((pieces for whole, pieces in self._joined if whole is gradient), None)
+        if pieces is None:  # Something has changed it.
+            self._send_pieces(gradient, weight)
+            return
+        for part, piece in zip(weight.variables, pieces, strict=True):
+            self._pieces[part.ref()] = piece
+            self._note_arrival(part.device, piece)
 
-def _named(prefix: str, numbers: list) -> dict[str, Any]:
-    return {f"{prefix}{index}": number for index, number in enumerate(numbers)}
-
-
-def _numbered(prefix: str, sums: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Returns what `_named` was given, in its order."""
-    names = [name for name in sums if name.startswith(prefix)]
-    return [sums[f"{prefix}{index}"] for index in range(len(names))]
-
-
-def _times(number: Any, weight: Any) -> tf.Tensor:
-    return tf.cast(number, tf.float64) * tf.cast(weight, tf.float64)
+    def _note_arrival(self, device: str, gradient: Any) -> None:
+        is_sliced = isinstance(gradient, tf.IndexedSlices)
+        tensors = [gradient.values, gradient.indices] if is_sliced else [gradient]
+        self._arrived.setdefault(device, []).extend(tensors)
 
 
 def _weight_of(replica: Replica) -> Any:
     """Returns what the loss of a batch was divided by.
 
     Raises:
-        ValueError: There are several divisors, or there is none.
+        NotStagedError: There are several divisors, or there is none.
     """
     divisors = replicas.divisors()
     if not divisors:  # A loss of the program's own counts as a mean over its examples.
@@ -261,7 +358,7 @@ def _weight_of(replica: Replica) -> Any:
     first, *others = divisors
     if others or first.total is None:
         names = " and ".join(f"by {each.name}" for each in divisors)
-        raise ValueError(
+        raise NotStagedError(
             "The mean over the batches of several workers is that of one device where all losses "
             f"of a step are divided by the same. Received: losses divided {names}. Use reduction="
             "'sum_over_batch_size' for all of them, and mask or weigh all or none."

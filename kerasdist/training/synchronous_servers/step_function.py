@@ -47,7 +47,7 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._device, *_ = ledger.devices_of(self._strategy)
         self._rounds = Rounds(num_seats=self._num_seats, device=self._device)
         self._update = StagedUpdate(
-            self._strategy, self._steps.counts, self._copies, model_step=self._model_step
+            model, self._steps.counts, self._copies, model_step=self._model_step
         )
         self._work = self._steps.in_rounds(self._rounds, self._update)
         self._begin: Callable | None = None  # The graphs of the chief, once they are traced.
@@ -232,20 +232,20 @@ def check(model: keras.Model) -> None:
     """Checks, before anything is traced, that synchronous workers can run the steps of a model.
 
     Raises:
-        ValueError: It is to run eagerly; or it has layers that learn statistics of batches.
+        ValueError: It is to run eagerly; or it has layers that compute statistics of all examples.
     """
     check_compiled(model)
     normalizing = [
         layer.path
-        for layer in keras_layers.layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        for layer in keras_layers.batch_normalizations_of(model)
+        if layer.trainable and layer.synchronized
     ]
     if normalizing:
         raise ValueError(
-            "Synchronous workers over parameter servers cannot train BatchNormalization: each "
-            "would normalize with its own batch, and assign the moving statistics over those of "
-            f"the others. Received: {', '.join(normalizing)}. Set `trainable = False` on it, take "
-            "another normalization, or workers without parameter servers."
+            "Synchronous workers over parameter servers cannot train BatchNormalization("
+            "synchronized=True): each normalizes with its own batch. Received: "
+            f"{', '.join(normalizing)}. Leave out `synchronized`, or take workers without "
+            "parameter servers."
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kerasdist.training.context import deployment
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers.worker_steps import WorkerSteps, not_negative, skip
 from kerasdist.training.synchronous_servers.rounds import Rounds
@@ -30,6 +31,11 @@ class WorkerRounds(WorkerSteps):
             seat of the worker, and that of the round.
         """
         return graph_function(functools.partial(self._steps_in_rounds, rounds, update))
+
+    def _replica_of(self, position: tf.Tensor) -> tf.Tensor:
+        # On whichever worker, and however often, a batch is computed with the same numbers.
+        number = deployment.remote_workers(self._strategy).num_to_aggregate
+        return tf.math.floormod(position, tf.cast(number, position.dtype))
 
     def _steps_in_rounds(
         self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor

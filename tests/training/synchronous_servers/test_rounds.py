@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.hooks.graph_function import graph_function
-from kerasdist.training.synchronous_servers.contributions import Contributions
+from kerasdist.training.synchronous_servers.contributions import Contributions, How, Value
 from kerasdist.training.synchronous_servers.rounds import Progress, Rounds
 
 DEVICE = "/device:CPU:0"
@@ -36,7 +36,8 @@ class Training:
             gradient = tf.cast(position, tf.float32) + self.weight.read_value() / 8
             if self.contribute is not None:
                 gradient = self.contribute(gradient, position)
-            return self.contributions.stage(key, [gradient], [self.weight], weight=1)
+            value = Value(gradient, How.MEAN, beside=self.weight)
+            return self.contributions.stage(key, [value], weight=1, num_examples=1)
 
         self.rounds.work(seat, number, staged)
 
@@ -45,7 +46,7 @@ class Training:
 
     def _make_updates(self, num_updates, progress):
         def update(keys):
-            (gradient,) = self.contributions.take(keys).gradients
+            (gradient,) = self.contributions.take(keys).values
             with tf.device(DEVICE):
                 self.weight.assign_sub(gradient)
 

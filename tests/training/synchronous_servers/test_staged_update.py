@@ -39,7 +39,7 @@ def make_model(strategy, **arguments):
 def train_in_halves(strategy, model, data, step=None):
     """Makes the updates as two workers and a chief would."""
     num_examples: Any = tf.Variable(0, dtype="int64", trainable=False)
-    update = StagedUpdate(strategy, LocalCounts(model.metrics_variables, num_examples))
+    update = StagedUpdate(model, LocalCounts(model.metrics_variables, num_examples))
     model_step = ModelStep(
         model,
         model.train_step if step is None else step,
