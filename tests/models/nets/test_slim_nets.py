@@ -92,11 +92,9 @@ NAMES = {
 
 @pytest.fixture
 def build():
-    def built(name, *, num_classes=3, weight_decay=0.0, image_size=None):
+    def built(name, *, num_classes=3, weight_decay=0.0, **arguments):
         keras.utils.set_random_seed(0)
-        return nets.build(
-            name, num_classes=num_classes, weight_decay=weight_decay, image_size=image_size
-        )
+        return nets.build(name, num_classes=num_classes, weight_decay=weight_decay, **arguments)
 
     yield built
     keras.utils.clear_session()
