@@ -78,10 +78,7 @@ from kerasdist.training.step import (
 )
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
-from kerasdist.training.synchronous_servers import step_function as synchronous
-from kerasdist.training.synchronous_servers.step_function import (
-    SynchronousStepFunction,
-)
+from kerasdist.training.synchronous_servers import choice
 from kerasdist.training.trial import evaluate, fit, predict
 
 
@@ -149,6 +146,8 @@ def _make_train_function(original: Callable, model: keras.Model, force: bool = F
             before_first=functools.partial(slots.make, model),
             trial=fit.TrialOfFit.warn_of_differences if fit.is_due(model) else None,
         )
+    if training:
+        training.joins_batches = model.train_function.joins_batches
     model.train_function.restart()
     custom_functions.note_ours(model.train_function)
     return model.train_function
@@ -160,7 +159,7 @@ def _check(model: keras.Model):
     if traits.is_async(model.distribute_strategy):
         worker_step_function.check(model)
     elif traits.has_remote_variables(model.distribute_strategy):
-        synchronous.check(model)
+        worker_step_function.check_compiled(model)
 
 
 def _make_step(
@@ -168,9 +167,11 @@ def _make_step(
 ) -> TrainFunction:
     strategy = model.distribute_strategy
     if traits.has_remote_variables(strategy):
-        is_async = traits.is_async(strategy) or not arguments.get("trains", True)
-        kind = WorkerStepFunction if is_async else SynchronousStepFunction
-        return kind(model, step, **arguments)
+        if traits.is_async(strategy) or not arguments.get("trains", True):
+            return WorkerStepFunction(model, step, **arguments)
+        training = running_call.training_of(model)
+        dataset = training.dataset if training else None
+        return choice.make_step(model, step, dataset=dataset, **arguments)
     whole_metrics.prepare(model)
     return StepFunction(model, step, trial=trial, **arguments)
 

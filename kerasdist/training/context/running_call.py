@@ -63,6 +63,9 @@ class RunningCall:
         exits: What is to be undone when it ends, also after an error.
         element_spec: Shapes and dtypes of a batch, from when Keras looks at the data on; for models
             whose train_step makes their variables.
+        dataset: Of the batches that synchronous workers over parameter servers train with, before
+            anything is read; None elsewhere.
+        joins_batches: Whether one worker computes each of their updates, from its batches joined.
     """
 
     method: str
@@ -82,6 +85,8 @@ class RunningCall:
     num_left_out: int = 0
     exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     element_spec: Any = None
+    dataset: Any = None
+    joins_batches: bool = False
 
 
 @contextlib.contextmanager
@@ -136,6 +141,17 @@ def note_data(*, batch_size: int | None, num_batches: int | None, state: Callabl
     if memory.THREAD.calls:
         call = memory.THREAD.calls[-1]
         call.batch_size, call.num_batches, call.data_state = batch_size, num_batches, state
+
+
+def note_dataset(dataset: Any) -> None:
+    """Notes the dataset of synchronous workers over parameter servers; see `RunningCall`."""
+    if memory.THREAD.calls:
+        memory.THREAD.calls[-1].dataset = dataset
+
+
+def joins_batches() -> bool:
+    """Whether one worker computes each update of the call that runs; see `RunningCall`."""
+    return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].joins_batches
 
 
 def note_steps(num_steps_of_epoch: int, given: tuple[int, ...] = ()) -> None:

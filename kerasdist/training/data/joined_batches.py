@@ -89,7 +89,7 @@ def _joined_leaf(parts: dict, spec: Any, num_batches: int) -> Any:
     return tf.ensure_shape(leaf, _open(spec.shape))
 
 
-def _are_alike(shapes: tf.Tensor, spec: Any, num_batches: int) -> tf.Operation:
+def _are_alike(shapes: Any, spec: Any, num_batches: int) -> tf.Operation:
     text = (
         f"Each update is computed from {num_batches} batches joined along their first axis, and "
         f"those of {spec} differ in another one, as where each is padded to its longest example. "
@@ -116,7 +116,7 @@ def _joined_rows(
     return sparse
 
 
-def _with_known(shape: tf.Tensor, known: tf.TensorShape) -> tf.Tensor:
+def _with_known(shape: Any, known: tf.TensorShape) -> tf.Tensor:
     """Returns a shape of which layers see what is known of it but for the first axis."""
     sizes: Sequence = known.as_list()[1:]
     return tf.stack([shape[0], *(shape[i + 1] if n is None else n for i, n in enumerate(sizes))])

@@ -13,12 +13,14 @@ class TrainFunction:
         callbacks: The update callbacks that are compiled into it, in list order.
         num_examples: int64 scalar, the examples over all replicas since `restart`.
         losses: `LossSums`, where a callback measures them; without any beside parameter servers.
+        joins_batches: Whether each step takes several batches of the program, joined.
         times: `StepTimes`, or `WorkerTimes` beside parameter servers: where the time of the steps
             goes, where a callback measures it.
     """
 
     callbacks: tuple = ()
     num_examples: Any = 0
+    joins_batches = False
     losses: Any
     times: Any
 

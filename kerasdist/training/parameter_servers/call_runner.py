@@ -63,7 +63,7 @@ class CallRunner:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
             self._step_watch.expect_trace()
-            self._concrete[run] = _again_while_asked(
+            self._concrete[run] = again_while_asked(
                 coordinator_adapter.concrete_function, self._coordinator, run, arguments
             )
             if not self._has_looked:
@@ -85,7 +85,7 @@ class CallRunner:
     def schedule_once(self, run: Callable, arguments: tuple) -> _Scheduled:
         """Lets the next worker that is free run a function, which no other one runs again."""
         attempt = self._ledger.attempt()
-        result = _again_while_asked(
+        result = again_while_asked(
             coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
         )
         return result, attempt
@@ -154,7 +154,8 @@ class CallRunner:
             done = found if done is None else np.maximum(done, found)
 
 
-def _again_while_asked(trace: Callable, *arguments: Any) -> Any:
+def again_while_asked(trace: Callable, *arguments: Any) -> Any:
+    """Returns `trace(*arguments)`, which may ask for another trace; see `TraceAgainError`."""
     while True:
         with contextlib.suppress(TraceAgainError):
             return trace(*arguments)

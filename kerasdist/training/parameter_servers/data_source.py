@@ -3,6 +3,8 @@
 Whichever worker is free takes the next batches of an epoch. Where its batches come from depends on
 the data:
 
+- Updates that one worker computes at a time: every worker reads all of the data in the same order,
+  also where it has no end, and joins the batches of each update.
 - Data that ends: every worker reads all of it in the same order, and skips what other workers take.
   Each batch is trained once, also where one worker is faster. Steps that were lost with a worker
   run again on another one; what that one has skipped already, the chief reads and sends.
@@ -25,7 +27,7 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter, dataset_adapter, runtime
 from kerasdist.support import memory
 from kerasdist.training.context import deployment, peers
-from kerasdist.training.data import element_order, input_functions
+from kerasdist.training.data import element_order, input_functions, joined_batches
 from kerasdist.training.data.transformations import has_variables
 
 # 512 MiB of arrays. TensorFlow sends a dataset as one message of at most 2 GiB, in which there may
@@ -44,6 +46,8 @@ class WorkerDataSource:
         strategy: Our ParameterServerStrategy.
         num_bytes: Of the arrays in the dataset, where they are known to be in it.
         is_python: Whether Python makes the batches, which only the chief can do.
+        num_joined: How many batches each element is joined of, which one worker takes at a time;
+            what a function makes is joined worker by worker. None for the batches themselves.
 
     Attributes:
         description: Who reads what, for the person who trains.
@@ -64,6 +68,7 @@ class WorkerDataSource:
         *,
         num_bytes: int = 0,
         is_python: bool = False,
+        num_joined: int | None = None,
     ):
         remote = deployment.remote_workers(strategy)
         self.coordinator = remote.coordinator
@@ -75,8 +80,10 @@ class WorkerDataSource:
         if not isinstance(dataset, tf.data.Dataset):
             self.description = "each worker reads what the function makes for it"
             self._dataset = None
-            self._set_up([_maker_of_part(dataset, num_workers, i) for i in range(num_workers)])
+            parts = range(num_workers)
+            self._set_up([_maker_of_part(dataset, num_workers, i, num_joined) for i in parts])
             return
+        dataset = joined_batches.joined(dataset, num_joined or 1)
         self.element_spec = dataset.element_spec
         cardinality = dataset.cardinality()
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
@@ -90,7 +97,7 @@ class WorkerDataSource:
         if self.copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
             self._dataset, self.is_on_workers = dataset, False
-        elif cardinality == tf.data.INFINITE_CARDINALITY:
+        elif cardinality == tf.data.INFINITE_CARDINALITY and num_joined is None:
             self.description = "each worker reads its own part of it"
             self._dataset = _part(untuned, num_workers, 0)
             self._set_up([self._maker(_part, num_workers, i) for i in range(num_workers)])
@@ -219,6 +226,15 @@ def _copier(
     return functools.partial(dataset_adapter.from_graph, graph, dataset.element_spec)
 
 
+def looked_at(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
+    """Returns a copy of which elements may be read, and no other reader knows; None if none is."""
+    try:
+        copy = _copier(dataset, is_of_worker=True)
+    except (tf.errors.OpError, ValueError):  # The data itself says it, in its turn.
+        return None
+    return None if copy is None or dataset_adapter.cache_files(dataset) else copy()
+
+
 def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
     """Whether a dataset keeps what it has once shuffled or drawn, as `shuffle(n).cache()` does.
 
@@ -269,9 +285,12 @@ def _copied(copy: Callable, arrange: Callable, *arguments: int) -> tf.data.Datas
     return arrange(copy(), *arguments)
 
 
-def _maker_of_part(function: Callable, num_workers: int, index: int) -> Callable:
+def _maker_of_part(
+    function: Callable, num_workers: int, index: int, num_joined: int | None
+) -> Callable:
     # Made by the chief: what a function holds from around it is not on the workers.
     dataset = input_functions.make(function, num_workers=num_workers, index=index)
+    dataset = joined_batches.joined(dataset, num_joined or 1)
     copy = _copier(_untuned(dataset), is_of_worker=True)
     if copy is None:
         raise ValueError(

@@ -218,6 +218,7 @@ class WorkerEpochIterator(EpochIterator):
         self._is_together = batches_per_step is not None
         self._batches_per_step = batches_per_step or 1
         self._num_batches_of_pass = math.inf
+        self._joins = False  # Whether the batches of a step are one element of the data.
         self._function = None
         self._data: WorkerDataSource | None = None
         if input_functions.is_function(x):
@@ -235,6 +236,8 @@ class WorkerEpochIterator(EpochIterator):
             distribute_strategy=distribute_strategy,
             **kwargs,
         )
+        if self._is_together:
+            running_call.note_dataset(self._dataset)
         if self._function is not None and not self.steps_per_epoch:
             raise ValueError(
                 "`steps_per_epoch` (in `evaluate` `steps`, for validation `validation_steps`) is "
@@ -265,11 +268,13 @@ class WorkerEpochIterator(EpochIterator):
     def make_iterator(self) -> Iterator:
         """Begins a pass over the data."""
         if self._data is None:
+            self._joins = self._is_together and running_call.joins_batches()
             self._data = WorkerDataSource(
                 self._function or self._dataset,
                 self._strategy,
                 num_bytes=keras_fit.num_bytes(self.data_adapter),
                 is_python=keras_fit.is_python(self.data_adapter),
+                num_joined=self._batches_per_step if self._joins else None,
             )
             announce(f"Data: {self._data.description}.")
         return self._data.start()
@@ -329,7 +334,7 @@ class WorkerEpochIterator(EpochIterator):
         source = call.calls.source
         if not source.data.is_strict or self._num_batches_of_pass < math.inf:
             return call.num_steps
-        num_steps = math.ceil(source.num_batches / self._batches_per_step)
+        num_steps = math.ceil(source.num_batches / self._elements_per_step)
         return max(0, min(call.num_steps, num_steps - call.position))
 
     def _take_begun(self, source: Pass, step: int, given: tuple[int, ...]) -> dict[int, Any]:
@@ -339,14 +344,18 @@ class WorkerEpochIterator(EpochIterator):
             The batches of `DataPlace.given`, by their positions; None each where workers read.
         """
         begun: dict[int, Any] = dict.fromkeys(given)
-        first = self.num_seen * self._batches_per_step
-        num_batches = step * self._batches_per_step + len(given)
+        first = self.num_seen * self._elements_per_step
+        num_batches = step * self._elements_per_step + len(given)
         if not source.data.is_on_workers:
             # In this order `zip` reads none too many.
             for position, batch in zip(range(first, first + num_batches), source, strict=False):
                 if position in begun:
                     begun[position] = batch
         return begun
+
+    @property
+    def _elements_per_step(self) -> int:
+        return 1 if self._joins else self._batches_per_step
 
     def _in_calls(self, num_steps: float) -> float:
         """Returns the steps of as many full calls of Keras' as hold so many steps."""
@@ -355,7 +364,8 @@ class WorkerEpochIterator(EpochIterator):
         return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
 
     def _calls(self, source: Pass, first: int, num_steps: float, **place: Any) -> Calls:
-        source.begin_at(first * self._batches_per_step)
+        per_step, is_shared = self._elements_per_step, self._is_together and not self._joins
+        source.begin_at(first * per_step)
         num_workers = peers.num_workers(self._strategy)
         steps_per_call = deployment.remote_workers(self._strategy).steps_per_call
         if self.steps_per_execution > 1:
@@ -371,9 +381,9 @@ class WorkerEpochIterator(EpochIterator):
             first=first,
             num_steps=num_steps,
             **place,
-            batches_per_step=self._batches_per_step,
-            num_batches=self._num_batches_of_pass,
-            num_ahead=max(num_workers - self._batches_per_step, 0) if self._is_together else 0,
+            batches_per_step=per_step,
+            num_batches=self._length or math.inf if self._joins else self._num_batches_of_pass,
+            num_ahead=max(num_workers - per_step, 0) if is_shared else 0,
             steps_per_call=steps_per_call,
             runs_ahead=not (self._is_together or owners),
         )

@@ -106,6 +106,11 @@ class LocalCounts:
     def _remote(self) -> list[tf.Variable]:
         return [*(variable.value for variable in self._variables), self._num_examples]
 
+    def others_among(self, metrics: Iterable[keras.metrics.Metric]) -> list[keras.metrics.Metric]:
+        """Returns those of some metrics to which steps do more than add, as traces have shown."""
+        known = set(map(id, self._variables))
+        return [each for each in metrics if not {id(one) for one in each.variables} <= known]
+
     def has_found_others(self, computed_with: Iterable[keras.metrics.Metric] = ()) -> bool:
         """Whether the step that has just been traced does more to some variables than add.
 

@@ -75,6 +75,20 @@ class HeldStates:
                 self._copies.let_go(others)
             raise TraceAgainError
 
+    def set_by_first(self) -> list[keras.Variable]:
+        """Returns what the step that was traced last sets, and an update as its first batch does.
+
+        Not the states of random numbers, of which each batch makes the same.
+        """
+        generator = keras_threads.known_global_seed_generator()
+        generators = [*keras_layers.seed_generators_of(self._model), generator]
+        seeds = {id(each.state) for each in generators if each is not None}
+        return [
+            variable
+            for variable, how in self._staged
+            if how is How.FIRST and id(variable) not in seeds
+        ]
+
     def assign(self, values: list) -> list[tuple]:
         """Assigns what became of the states of several batches, on the chief.
 

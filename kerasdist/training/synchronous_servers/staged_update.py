@@ -30,11 +30,7 @@ from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.synchronous_servers import batch_numbers
 from kerasdist.training.synchronous_servers.contributions import Contributions, How, Taken, Value
 from kerasdist.training.synchronous_servers.held_states import HeldStates
-
-
-class NotStagedError(ValueError):
-    """A step cannot be divided: its update is not made of what its batches give by themselves."""
-
+from kerasdist.training.synchronous_servers.inseparable import InseparableError
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Half:
@@ -81,7 +77,7 @@ class StagedUpdate:
         model_step: ModelStep | None = None,
     ):
         self._strategy, self._counts, self._copies = model.distribute_strategy, counts, copies
-        self._states = HeldStates(model, copies)
+        self.states = HeldStates(model, copies)
         self._model_step = model_step
         self.contributions = Contributions()
         self._graph: Any = None  # While a step is traced.
@@ -107,13 +103,12 @@ class StagedUpdate:
             The operations that have ended when all that comes of the step is staged.
 
         Raises:
-            RuntimeError: The step makes no update.
-            NotStagedError: It makes two, or reads what they have made of the weights; or its losses
-                have several divisors.
+            InseparableError: The step makes no update, or two, or one under a condition, or reads
+                what it has made of the weights; or its losses have several divisors.
             TraceAgainError: It assigns to variables of which nobody knew.
         """
         self._graph, self._half = tf.compat.v1.get_default_graph(), None
-        with self._states.held() as states, self._counts.held() as counted:
+        with self.states.held() as states, self._counts.held() as counted:
             result = step(counted[-1])
             half = self._checked_half()
         groups = {
@@ -134,16 +129,14 @@ class StagedUpdate:
     def _checked_half(self) -> _Half:
         half = self._half
         if half is None:
-            raise RuntimeError(
-                "A train_step makes no update, and synchronous workers over parameter servers need "
-                "one in each step. Call `optimizer.apply` with the gradients."
+            raise InseparableError(
+                "its train_step calls no `optimizer.apply`",
+                "Where it does, once in each step, all workers compute.",
             )
         if _num_reads(half.variables) != half.num_reads:
-            raise NotStagedError(
-                "A train_step uses weights after `optimizer.apply`, as an average of weights does, "
-                "and synchronous workers over parameter servers make the update only when the step "
-                "has ended. Do so in a callback, as MovingAverage does, or leave out "
-                "`sync_replicas`."
+            raise InseparableError(
+                "its train_step uses weights after `optimizer.apply`, as an average of weights does",
+                "Where a callback does so, as MovingAverage, all workers compute.",
             )
         return half
 
@@ -168,18 +161,16 @@ class StagedUpdate:
     def take_over(self, half: "_Half") -> None:
         """Notes what a step has come to before the sum; see `LocalDelivery.hand_over`."""
         if self._half is not None:
-            raise NotStagedError(
-                "A train_step makes two updates with `optimizer.apply`, and synchronous workers "
-                "over parameter servers make one of each step: the gradients of the second would "
-                "have to be those by weights that the first has changed for all. Give all "
-                "variables to one `optimizer.apply`, as with a MultiOptimizer, or leave out "
-                "`sync_replicas`."
+            raise InseparableError(
+                "its train_step calls `optimizer.apply` twice, and the second gradients are those "
+                "by weights that the first update has changed",
+                "Where one `optimizer.apply` gets all variables, as with a MultiOptimizer, all "
+                "workers compute.",
             )
         if tf.compat.v1.get_default_graph() is not self._graph:
-            raise NotStagedError(
-                "A train_step calls `optimizer.apply` under a condition or in a loop, and "
-                "synchronous workers over parameter servers make one update of each step. Call it "
-                "outside of `tf.cond` and `tf.while_loop`, or leave out `sync_replicas`."
+            raise InseparableError(
+                "its train_step calls `optimizer.apply` under a condition or in a loop",
+                "Where it calls it outside of `tf.cond` and `tf.while_loop`, all workers compute.",
             )
         if self._copies:
             self._copies.put_back()
@@ -194,7 +185,7 @@ class StagedUpdate:
             name: list(itertools.islice(values, number))
             for name, number in self._num_values.items()
         }
-        before = self._states.assign(found["states"])
+        before = self.states.assign(found["states"])
         gradients, pieces = _joined(found["gradients"], half)
         sums = [tf.cast(each, tf.float32) for each in found["sums"]]
         num_examples = tf.cast(taken.num_examples, tf.int32)
@@ -350,7 +341,7 @@ def _weight_of(replica: Replica) -> Any:
     """Returns what the loss of a batch was divided by.
 
     Raises:
-        NotStagedError: There are several divisors, or there is none.
+        InseparableError: There are several divisors, or a sum that is divided by nothing.
     """
     divisors = replicas.divisors()
     if not divisors:  # A loss of the program's own counts as a mean over its examples.
@@ -358,9 +349,9 @@ def _weight_of(replica: Replica) -> Any:
     first, *others = divisors
     if others or first.total is None:
         names = " and ".join(f"by {each.name}" for each in divisors)
-        raise NotStagedError(
-            "The mean over the batches of several workers is that of one device where all losses "
-            f"of a step are divided by the same. Received: losses divided {names}. Use reduction="
-            "'sum_over_batch_size' for all of them, and mask or weigh all or none."
+        raise InseparableError(
+            f"its losses are divided {names}",
+            "Where all of them have reduction='sum_over_batch_size', and all or none are masked or "
+            "weighted, all workers compute.",
         )
     return first.total

@@ -18,11 +18,12 @@ from kerasdist.private import coordinator_adapter, keras_layers
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import RecentLogs
-from kerasdist.training.parameter_servers import ledger
+from kerasdist.training.parameter_servers import call_runner, ledger
 from kerasdist.training.parameter_servers.data_source import Pass
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls
-from kerasdist.training.parameter_servers.step_function import WorkerStepFunction, check_compiled
+from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 from kerasdist.training.replica.delivery import LocalDelivery
+from kerasdist.training.synchronous_servers import inseparable
 from kerasdist.training.synchronous_servers.rounds import Progress, Result, Rounds
 from kerasdist.training.synchronous_servers.staged_update import StagedUpdate
 from kerasdist.training.synchronous_servers.worker_rounds import WorkerRounds
@@ -41,6 +42,7 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
         super().__init__(model, step, **arguments)
+        self._model = model
         number = deployment.remote_workers(self._strategy).num_to_aggregate
         assert number is not None
         self._num_to_aggregate, self._num_seats = number, peers.num_workers(self._strategy)
@@ -58,6 +60,19 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     def _make_delivery(self) -> LocalDelivery:
         return self._update.delivery()
+
+    def try_trace(self, element_spec: Any) -> None:
+        """Traces the step of a worker, of batches of some form, and forgets it.
+
+        Raises:
+            InseparableError: An update cannot be made of the gradients of several batches.
+        """
+        self._step_watch.expect_trace()
+        run = self._steps.of_given(self._update)
+        with self._strategy.scope(), coordinator_adapter.traced_for_workers(self._strategy):
+            graph = call_runner.again_while_asked(run.get_concrete_function, element_spec).graph
+        inseparable.check_metrics(self._steps.counts.others_among(self._model.metrics))
+        inseparable.check_assigned(self._model, graph, self._update.states.set_by_first())
 
     def restart(self) -> None:
         super().restart()
@@ -225,27 +240,6 @@ class SynchronousStepFunction(WorkerStepFunction):
             num_to_aggregate=number,
             update=self._update.make,
             drop=self._update.contributions.drop,
-        )
-
-
-def check(model: keras.Model) -> None:
-    """Checks, before anything is traced, that synchronous workers can run the steps of a model.
-
-    Raises:
-        ValueError: It is to run eagerly; or it has layers that compute statistics of all examples.
-    """
-    check_compiled(model)
-    normalizing = [
-        layer.path
-        for layer in keras_layers.batch_normalizations_of(model)
-        if layer.trainable and layer.synchronized
-    ]
-    if normalizing:
-        raise ValueError(
-            "Synchronous workers over parameter servers cannot train BatchNormalization("
-            "synchronized=True): each normalizes with its own batch. Received: "
-            f"{', '.join(normalizing)}. Leave out `synchronized`, or take workers without "
-            "parameter servers."
         )
 
 

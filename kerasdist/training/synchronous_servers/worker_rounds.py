@@ -37,6 +37,15 @@ class WorkerRounds(WorkerSteps):
         number = deployment.remote_workers(self._strategy).num_to_aggregate
         return tf.math.floormod(position, tf.cast(number, position.dtype))
 
+    def of_given(self, update: StagedUpdate) -> Callable:
+        """Returns what stages the step of a batch that it is given, to look at its trace."""
+        return graph_function(functools.partial(self._stage_given, update))
+
+    def _stage_given(self, update: StagedUpdate, batch: Any) -> None:
+        with self._ledger.tracing(), self._data_waits.noted():
+            zero: Any = tf.constant(0, tf.int64)
+            update.stage(zero, functools.partial(self._one_step, 0, zero, batch))
+
     def _steps_in_rounds(
         self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
     ) -> None:
