@@ -44,7 +44,7 @@ class WorkerRounds(WorkerSteps):
     def _stage_given(self, update: StagedUpdate, batch: Any) -> None:
         with self._ledger.tracing(), self._data_waits.noted():
             zero: Any = tf.constant(0, tf.int64)
-            update.stage(zero, functools.partial(self._one_step, 0, zero, batch))
+            update.stage(zero, functools.partial(self._traced_step, 0, zero, batch))
 
     def _steps_in_rounds(
         self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
