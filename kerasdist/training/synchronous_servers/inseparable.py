@@ -62,9 +62,7 @@ def check_metrics(metrics: Iterable[keras.metrics.Metric]) -> None:
         )
 
 
-def check_assigned(
-    model: keras.Model, graph: Any, set_by_first: Iterable[keras.Variable]
-) -> None:
+def check_assigned(model: keras.Model, graph: Any, set_by_first: Iterable[keras.Variable]) -> None:
     """Looks for weights and states of which an update does not make what one device makes.
 
     Args:

@@ -32,6 +32,7 @@ from kerasdist.training.synchronous_servers.contributions import Contributions, 
 from kerasdist.training.synchronous_servers.held_states import HeldStates
 from kerasdist.training.synchronous_servers.inseparable import InseparableError
 
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Half:
     """A step as far as the sum before all else.
@@ -135,7 +136,7 @@ class StagedUpdate:
             )
         if _num_reads(half.variables) != half.num_reads:
             raise InseparableError(
-                "its train_step uses weights after `optimizer.apply`, as an average of weights does",
+                "its train_step uses weights after `optimizer.apply`, as an average of them does",
                 "Where a callback does so, as MovingAverage, all workers compute.",
             )
         return half

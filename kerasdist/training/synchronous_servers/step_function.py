@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.cluster import Task
-from kerasdist.private import coordinator_adapter, keras_layers
+from kerasdist.private import coordinator_adapter
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import RecentLogs

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from kerasdist.training.synchronous_servers import step_function
 from tests import strategies
 
 X = np.random.default_rng(0).normal(size=(26, 3)).astype("float32")
@@ -123,17 +122,6 @@ def train_all(strategy, batch_size):
 
 def train_with_batches_of_workers(strategy):
     return train_all(strategy, EXAMPLES_OF_UPDATE // 2)
-
-
-def test_synchronized_batch_normalization_is_refused():
-    layer = keras.layers.BatchNormalization(synchronized=True)
-    model = keras.Sequential([keras.Input((3,)), layer])
-    model.compile()
-
-    with pytest.raises(ValueError, match="cannot train BatchNormalization"):
-        step_function.check(model)
-    model.trainable = False
-    step_function.check(model)
 
 
 @pytest.mark.processes
