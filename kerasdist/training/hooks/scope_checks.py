@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from kerasdist.private import keras_layers, keras_optimizers, scopes, strategy_adapter
 from kerasdist.support.unique import unique
-from kerasdist.training.context import running_call, traits
+from kerasdist.support.users_line import warn
+from kerasdist.training.context import deployment, running_call, traits
 from kerasdist.training.hooks.divided_values import parts_of
 
 
@@ -131,6 +132,8 @@ def check_placement(model: keras.Model) -> None:
 def check_loop_scope(optimizer: Any, variables: list) -> None:
     """Checks that a loop of the user's own does not update outside of the scope of a strategy.
 
+    Warns that such a loop is not synchronous over parameter servers: `sync_replicas` is for `fit`.
+
     Args:
         optimizer: The one that is applied.
         variables: What it updates.
@@ -151,6 +154,13 @@ def check_loop_scope(optimizer: Any, variables: list) -> None:
                 f"Weight '{getattr(variable, 'path', variable.name)}' was created inside "
                 f"`strategy.scope()`, and is updated outside of it. {_way_into(owner, owners)}"
             )
+    remote = deployment.of(strategy).remote
+    if remote and remote.num_to_aggregate:
+        warn(
+            "A training loop of your own is asynchronous: each worker applies its own gradients. "
+            "`sync_replicas` is for `fit`: make the step a `train_step` of the model "
+            '(docs/training.md, "A loop of your own"), or leave `sync_replicas` out.'
+        )
 
 
 def _is_left(strategy: tf.distribute.Strategy) -> bool:

@@ -1,13 +1,16 @@
 """What is created outside the scope is taken in, or named before the first step."""
 
 import contextlib
+import dataclasses
 import functools
+import types
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.hooks import scope_checks
 from tests import strategies
 from tests.cases import exhaustive
 from tests.strategies import (
@@ -16,6 +19,7 @@ from tests.strategies import (
     on_two_replicas,
     on_workers_and_more,
 )
+from tests.warned import warned_by
 
 pytestmark = pytest.mark.thorough
 
@@ -53,6 +57,24 @@ def test_a_model_from_outside_the_scope_is_one_error_in_it(strategy, make_optimi
     for method in ("fit", "train_on_batch"):
         with strategy.scope(), pytest.raises(RuntimeError, match=r"' was .* outside .* is trained"):
             METHODS[method](model)
+
+
+@pytest.mark.parametrize("num_to_aggregate", [None, 2])
+def test_a_loop_of_ones_own_is_told_that_it_is_not_synchronous_over_parameter_servers(
+    num_to_aggregate, monkeypatch
+):
+    strategy = strategies.get("one device")
+    remote = types.SimpleNamespace(num_to_aggregate=num_to_aggregate)
+    monkeypatch.setattr(
+        strategy, "deployment", dataclasses.replace(strategy.deployment, remote=remote)
+    )
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD()
+        told = warned_by(lambda: scope_checks.check_loop_scope(optimizer, []))
+
+    assert [each[:44] for each in told] == (
+        ["A training loop of your own is asynchronous:"] if num_to_aggregate else []
+    )
 
 
 @on_two_replicas
