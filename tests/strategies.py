@@ -43,7 +43,9 @@ WORKER_DEPLOYMENTS: dict[str, Any] = {
 # One worker: with several the order of their updates is left to chance.
 PARAMETER_SERVERS: dict[str, Any] = {"1 worker + 1 ps": {"num_workers": 1, "num_ps": 1}}
 # A batch of the program is one worker's: the truth is trained with those of both, joined.
-SYNCHRONOUS: dict[str, Any] = {"2 workers + 1 ps, synchronous": {"num_workers": 2, "num_ps": 1}}
+SYNCHRONOUS: dict[str, Any] = {
+    "2 workers + 1 ps, synchronous": {"num_workers": 2, "num_ps": 1, "num_backup_workers": 0}
+}
 CLUSTERS = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS, **SYNCHRONOUS}
 
 
@@ -100,12 +102,8 @@ def run_on_workers(function, workers: str, *, timeout_secs: float = 240) -> list
         timeout_secs: Time for everything.
     """
     arguments = CLUSTERS[workers]
-    config = None
-    if workers in SYNCHRONOUS:
-        numbers = {"num_replicas": arguments["num_workers"], "num_ps_tasks": arguments["num_ps"]}
-        config = kerasdist.DeploymentConfig(**numbers, sync_replicas=True)
     outputs = fork_server.run_cluster(
-        functools.partial(_run, function, config), timeout_secs=timeout_secs, **arguments
+        functools.partial(_run, function), timeout_secs=timeout_secs, **arguments
     )
     for output in outputs:
         assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
@@ -113,5 +111,5 @@ def run_on_workers(function, workers: str, *, timeout_secs: float = 240) -> list
     return [output.value for output in outputs if not serve or output.task.job == "chief"]
 
 
-def _run(function, config):
-    return function(kerasdist.make_strategy(config))
+def _run(function):
+    return function(kerasdist.make_strategy())

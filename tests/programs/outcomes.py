@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 
 from tests import strategies
+from tests.joined_batches import joined_batches
 from tests.programs.comparison import differences
 
 # Keras says so of all data whose length it does not know, after every epoch.
@@ -30,12 +31,21 @@ def check_two_replicas(name: str, function: str = "run") -> None:
     check_numbers(name, run(name, strategy, function=function, comparable=True))
 
 
-def check_numbers(name: str, results: dict | str, *, without: Collection[str] = ()) -> None:
-    """Asserts that `results`, or an error, are the numbers of plain Keras, but for some keys."""
+def check_numbers(
+    name: str, results: dict | str, *, without: Collection[str] = (), num_joined: int = 1
+) -> None:
+    """Asserts that `results`, or an error, are the numbers of plain Keras.
+
+    Args:
+        name: Of the program.
+        results: What a deployment gave.
+        without: Keys that differ by nature.
+        num_joined: How many batches of the program plain Keras joins into one.
+    """
     assert not isinstance(results, str), results
     ours, theirs = (
         {key: each[key] for key in each if key not in without}
-        for each in (results, truth(name, comparable=True))
+        for each in (results, truth(name, comparable=True, num_joined=num_joined))
     )
     _assert_equal(ours, theirs, tolerance=1e-5)
 
@@ -70,17 +80,19 @@ def run(name: str, strategy=None, *, directory=None, function="run", comparable=
     return {**results, "warnings": sorted(each for each in messages if _RAN_OUT not in each)}
 
 
-def truth(name: str, *, function: str = "run", comparable: bool = False) -> dict:
+def truth(
+    name: str, *, function: str = "run", comparable: bool = False, num_joined: int = 1
+) -> dict:
     """Returns what plain Keras gives; a program without `comparable` runs once for both."""
     program = getattr(importlib.import_module(f"tests.programs.{name}"), function)
-    return _truth(
-        name, function, comparable and "comparable" in inspect.signature(program).parameters
-    )
+    is_asked = "comparable" in inspect.signature(program).parameters
+    return _truth(name, function, comparable and is_asked, num_joined)
 
 
 @functools.cache
-def _truth(name, function, comparable):
-    return run(name, function=function, comparable=comparable)
+def _truth(name, function, comparable, num_joined):
+    with joined_batches(num_joined):
+        return run(name, function=function, comparable=comparable)
 
 
 def run_on_cluster(cluster: str, names: list[str], directory: Path) -> dict[str, list]:

@@ -90,4 +90,4 @@ def test_two_replicas_warn_of_sums_as_published(name):
 )
 def test_a_cluster_gives_the_numbers_of_plain_keras(name, cluster, clusters):
     for results in clusters[cluster].result()[name]:
-        check_numbers(name, results)
+        check_numbers(name, results, num_joined=strategies.batches_of_update(cluster))

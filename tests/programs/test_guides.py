@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import strategies
 from tests.cases import marked
 from tests.programs.outcomes import check_numbers, check_one_device, check_two_replicas
 
@@ -71,4 +72,9 @@ def test_two_replicas_give_the_numbers_of_plain_keras(name):
 )
 def test_a_cluster_gives_the_numbers_of_plain_keras(name, cluster, clusters):
     for results in clusters[cluster].result()[name]:
-        check_numbers(name, results, without=OWN_NUMBERS.get((cluster, name), ()))
+        check_numbers(
+            name,
+            results,
+            without=OWN_NUMBERS.get((cluster, name), ()),
+            num_joined=strategies.batches_of_update(cluster),
+        )
