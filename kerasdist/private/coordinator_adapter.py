@@ -41,16 +41,23 @@ LOST_WORKER_MESSAGES = (
 GARBLED_REQUEST = "Unable to parse request"
 
 
-def copy_results_first(coordinator: ClusterCoordinator) -> None:
+def copy_results_first(
+    coordinator: ClusterCoordinator, *, make_way: Callable[[], object] = lambda: None
+) -> None:
     """Lets a coordinator announce a result when the chief has it.
 
     TensorFlow announces it before it has copied it from the worker: to fetch it from one that has
     halted meanwhile would block the caller for ever.
+
+    Args:
+        coordinator: TensorFlow's.
+        make_way: Called before anything is scheduled; lets workers be free for it.
     """
     cluster = coordinator._cluster
     chief = f"/job:{context.get_server_def().job_name}/replica:0/task:0/device:CPU:0"
 
     def schedule(function: Callable, args: tuple, kwargs: dict, attempt: Attempt | None = None):
+        make_way()
         queue = cluster.closure_queue
         manager = queue._cancellation_mgr
         if attempt is None:

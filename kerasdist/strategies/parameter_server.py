@@ -15,6 +15,7 @@ from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
 from kerasdist.training.context.deployment import Deployment, RemoteWorkers
+from kerasdist.training.context.occupation import Occupation
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.worker_times import DataWaits
 
@@ -80,7 +81,8 @@ def _remote_workers(
     num_to_aggregate: int | None,
 ) -> RemoteWorkers:
     coordinator = _Coordinator(strategy)
-    coordinator_adapter.copy_results_first(coordinator)
+    occupation = Occupation()
+    coordinator_adapter.copy_results_first(coordinator, make_way=occupation.make_way)
     coordinator_adapter.let_control_flow_ask_at_call_time()
     process_end.at_end(coordinator_adapter.stop, coordinator)
     return RemoteWorkers(
@@ -92,6 +94,7 @@ def _remote_workers(
             no_worker_secs=options.start_timeout_secs,
         ),
         data_waits=DataWaits(),
+        occupation=occupation,
         steps_per_call=options.steps_per_call,
         num_to_aggregate=num_to_aggregate,
         # As on the workers, which run the same program up to here.

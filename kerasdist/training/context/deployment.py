@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.training.context.occupation import Occupation
 
 if TYPE_CHECKING:
     from kerasdist.lifetime.step_watch import StepWatch
@@ -26,6 +27,7 @@ class RemoteWorkers:
         coordinator: What schedules functions on them.
         watch: Which of them are lost.
         data_waits: How long they wait for the data of the program.
+        occupation: Who has all of them compute for it.
         steps_per_call: Steps that a worker runs in one call, where the user has chosen.
         num_to_aggregate: Batches of each update of synchronous workers; None for asynchronous ones.
         is_deterministic: Whether TensorFlow computes the same each time, here and on the workers.
@@ -34,6 +36,7 @@ class RemoteWorkers:
     coordinator: tf.distribute.coordinator.ClusterCoordinator
     watch: "WorkerWatch"
     data_waits: "DataWaits"
+    occupation: Occupation = dataclasses.field(default_factory=Occupation)
     steps_per_call: int | None = None
     num_to_aggregate: int | None = None
     is_deterministic: bool = False

@@ -196,16 +196,16 @@ class WorkerSteps:
 
             num_looped = num_steps // at_once
             if at_once > 1:
-                _repeat(num_looped, lambda loop: [run(loop * at_once + i) for i in range(at_once)])
+                repeat(num_looped, lambda loop: [run(loop * at_once + i) for i in range(at_once)])
                 num_looped *= at_once
-                _repeat(num_steps - num_looped, lambda step: run(num_looped + step))
+                repeat(num_steps - num_looped, lambda step: run(num_looped + step))
             else:
-                _repeat(num_steps, run)
+                repeat(num_steps, run)
 
     def _next_steps_again(self, iterator: Iterator, num_steps: tf.Tensor, done: tf.Tensor) -> None:
         """Makes what is missing of some steps, of which every batch is counted."""
         with self._collected(done) as num_examples:
-            _repeat(
+            repeat(
                 num_steps,
                 lambda step: self._one_step(step, *self._next(iterator), num_examples),
             )
@@ -275,7 +275,9 @@ class WorkerSteps:
         return result
 
 
-def _repeat(num_steps: Any, run: Callable[[Any], object]) -> None:
+def repeat(num_steps: Any, run: Callable[[Any], object]) -> None:
+    """Traces so many times what `run(index)` does."""
+
     def body(step: Any) -> Any:
         run(step)
         return step + 1
@@ -297,4 +299,4 @@ def not_negative(number: Any) -> tf.Tensor:
 
 def skip(iterator: Iterator, num_batches: tf.Tensor) -> None:
     """Reads so many batches that others take."""
-    _repeat(num_batches, lambda _: next(iterator))
+    repeat(num_batches, lambda _: next(iterator))

@@ -1,83 +1,34 @@
 """Gives out batches to workers, and makes each update of the first ones that come back.
 
-The chief gives out tokens, each for a batch. A worker takes a token, computes, stages what comes of
-it (`contributions`), and says that it has done so. The chief makes an update of exactly as many
-fresh batches as it aggregates, and then gives out as many tokens again. A batch that was computed
-with older weights is dropped, and its token goes out again: it is in an update in the end.
+Each worker has a seat, with a queue of its own. The chief puts a token for a batch into it. The
+worker computes, stages what comes of it (`contributions`), and says so in a queue that all have in
+common. The chief makes an update of exactly as many fresh batches as it aggregates, and then gives
+out others. A batch that was computed with older weights is dropped, and its worker computes it
+again: it is in an update in the end.
 
-Both queues are on a parameter server. They carry numbers alone:
+All queues are on a parameter server. They carry numbers alone:
 
-    token: key (no other token has it; below 0 lets a worker stop), position of the batch, update,
-           round
-    done:  those of the token, and the seat of the worker that has taken it
+    token: key (no other token has it; below 0 lets the worker stop), position of the batch, and
+           where the worker finds it
+    said:  what (it begins, it has computed its batch, it has found none), seat, incarnation
 
-A round is what workers are called for once. One that was given up and comes back is still in an
-older round: what it says is not heard, and a token that it takes it puts back.
-
-Whoever is free takes the next token. So a worker that is slow holds one batch and no more.
+Each worker that takes a seat is another incarnation of it, with another queue after a loss. What a
+worker says that was given up, and comes back, is not heard; its queue tells it to stop.
 """
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import variable_adapter
+from kerasdist.training.synchronous_servers import round_state
+from kerasdist.training.synchronous_servers.round_state import RoundState
 
 _STOP = -1
-_TOKEN, _DONE = 4, 5
-
-
-class Progress(NamedTuple):
-    """How far an epoch is: int64 scalars.
-
-    Attributes:
-        key: Of the next token.
-        position: Of the next batch.
-        end: Behind the last batch.
-        update: The number of the next update.
-        round: The number of the round, larger than those before.
-    """
-
-    key: Any
-    position: Any
-    end: Any
-    update: Any
-    round: Any
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """What some updates have come to.
-
-    Attributes:
-        num_made: The updates: int64 scalar. Fewer than were asked for after `interrupt`.
-        progress: How far the epoch is then.
-        positions: Of the batches of each update, in order: int64 [updates asked for, batches].
-        num_dropped: How many batches of the worker on each seat came too late: int64 [seats].
-    """
-
-    num_made: tf.Tensor
-    progress: Progress
-    positions: tf.Tensor
-    num_dropped: tf.Tensor
-
-
-class _Found(NamedTuple):
-    """The batches that have come back for the next update.
-
-    Attributes:
-        count: How many; `_STOP` after an interruption.
-        batches: Key and position of each: int64 [batches of an update, 2].
-        key: Of the next token.
-        num_dropped: See `Result`.
-    """
-
-    count: Any
-    batches: Any
-    key: Any
-    num_dropped: Any
+_NUM_NUMBERS = 3  # Of a token, and of what a worker says.
+_DONE, _HELLO, _END, _INTERRUPT = range(4)
 
 
 class Rounds:
@@ -85,199 +36,228 @@ class Rounds:
 
     Args:
         num_seats: How many workers compute at once.
+        num_to_aggregate: How many batches an update is made of, unless fewer are left.
         device: Of the parameter server with the queues.
     """
 
-    def __init__(self, *, num_seats: int, device: str):
-        self._num_seats, self._device = num_seats, device
-        self._name = variable_adapter.unique_name()
+    def __init__(self, *, num_seats: int, num_to_aggregate: int, device: str):
+        self._sizes = {"num_seats": num_seats, "num_to_aggregate": num_to_aggregate}
+        self._num_seats, self._num_to_aggregate = num_seats, num_to_aggregate
+        self._device = device
+        self.said = self.new_queue()
+
+    def new_queue(self) -> tf.Tensor:
+        """Returns a queue of tokens, for one worker after the other."""
+        with tf.device(self._device):
+            return tf.raw_ops.FIFOQueueV2(
+                component_types=[tf.int64],
+                shapes=[[_NUM_NUMBERS]],
+                shared_name=variable_adapter.unique_name(),
+            )
+
+    def first_state(self) -> RoundState:
+        """Returns that of a training before its first batch."""
+        return RoundState.first(**self._sizes)
 
     # What follows is traced by the chief and runs on a worker.
 
-    def work(self, seat: Any, number: Any, contribute: Callable[..., list]) -> None:
+    def work(
+        self,
+        tokens: tf.Tensor,
+        said: tf.Tensor,
+        seat: Any,
+        incarnation: Any,
+        contribute: Callable[..., tuple],
+        memory: tuple = (),
+    ) -> None:
         """Computes batches until a token says to stop.
 
         Args:
+            tokens: The queue of this seat.
+            said: That of all seats, `self.said`: an argument of the function, as the other one.
             seat: int64 scalar, which of the workers this is.
-            number: int64 scalar, that of the round.
-            contribute: Called as contribute(key, position); returns the operations that have ended
-                when all that comes of the batch is staged.
+            incarnation: int64 scalar, which of those that have had this seat.
+            contribute: Called as contribute(key, position, kind, memory); returns the operations
+                that have ended when all that comes of the batch is staged, whether there was a
+                batch, and what to remember.
+            memory: What it remembers first: tensors, whose shapes may change where they are unknown
+                in `tf.TensorSpec`s that stand for them.
         """
 
-        def compute(token: tf.Tensor) -> tf.Tensor:
-            key, position, *_ = tf.unstack(token)
+        def say(what: Any) -> tf.Operation:
+            return self._enqueue(said, tf.stack([tf.cast(what, tf.int64), seat, incarnation]))
+
+        def compute(token: tf.Tensor, *memory: Any) -> list:
             with tf.control_dependencies([token]):
-                staged = contribute(key, position)
+                staged, has_batch, memory = contribute(*tf.unstack(token), memory)
             with tf.control_dependencies(staged):
-                said = self._enqueue("done", tf.concat([token, [seat]], axis=0))
-            with tf.control_dependencies([said]):
-                return self._dequeue("tokens")
+                done = say(tf.where(has_batch, _DONE, _END))
+            with tf.control_dependencies([done]):
+                return [self._dequeue(tokens), *memory]
 
-        def is_mine(token: Any) -> tf.Tensor:
-            return tf.equal(token[-1], number)
-
-        (last,) = tf.while_loop(
-            lambda token: (token[0] >= 0) & is_mine(token),
-            lambda token: [compute(token)],
-            [self._dequeue("tokens")],
+        with tf.control_dependencies([say(_HELLO)]):
+            first = self._dequeue(tokens)
+        specs = [tf.TensorSpec([_NUM_NUMBERS], tf.int64), *memory]
+        tf.while_loop(
+            lambda token, *_: token[0] >= 0,
+            compute,
+            [first, *map(_nothing, memory)],
+            shape_invariants=[spec.shape for spec in specs],
             parallel_iterations=1,
         )
 
-        def put_back() -> None:
-            self._enqueue("tokens", last)
-
-        tf.cond(is_mine(last), lambda: None, put_back)
-
-    # What follows runs on the chief; the first two are traced.
-
-    def begin(self, progress: Progress, num_to_aggregate: int) -> Progress:
-        """Gives out the first tokens of an epoch."""
-        return self._give(progress, max(num_to_aggregate, self._num_seats))
+    # What follows runs on the chief; the first is traced.
 
     def updates(
         self,
         num_updates: Any,
-        progress: Progress,
+        vector: tf.Tensor,
+        said: tf.Tensor,
+        tokens: Sequence[tf.Tensor],
         *,
         num_to_aggregate: int,
         update: Callable[[list], object],
         drop: Callable[[tf.Tensor], object],
-    ) -> Result:
+    ) -> tf.Tensor:
         """Makes updates, each of the batches that come back first.
 
         Args:
             num_updates: int64 scalar, how many.
-            progress: How far the epoch is; there are tokens or batches enough.
+            vector: Of a `RoundState`.
+            said: `self.said`.
+            tokens: The queue of each seat.
             num_to_aggregate: How many batches each update is made of.
             update: Called as update(keys), in the order of the positions of the batches.
             drop: Called as drop(key) for a batch that was computed with older weights.
+
+        Returns:
+            What `result_of` reads.
         """
-        nothing = tf.zeros([num_to_aggregate, 2], tf.int64)
-        zero = tf.zeros_like(progress.key)
+        state = RoundState.of(vector, **self._sizes)
+        number = tf.constant(num_to_aggregate, tf.int64)
 
-        def collect(progress: Progress, num_dropped: tf.Tensor, is_wanted: tf.Tensor) -> _Found:
-            start = _Found(zero, nothing, progress.key, num_dropped)
-            return self._collect(progress, start, is_wanted, drop)
+        def collect(state: RoundState, is_wanted: tf.Tensor) -> RoundState:
+            # At first all have something to do; what comes too late is not lost.
+            most = tf.maximum(number, self._num_seats)
+            is_begun = state.numbers[round_state.NUM_COLLECTED] > 0
+            limit = tf.where(is_wanted, tf.where(is_begun, number, most), 0)
+            nobody = tf.zeros([self._num_seats], tf.bool)
+            state = self._give(state, tokens, limit, nobody)
+            wanted = tf.where(is_wanted, number, 0)
+            return self._collect(state, said, tokens, wanted, drop)
 
-        def make(num_made: Any, progress: Progress, found: _Found, log: tf.TensorArray) -> tuple:
-            positions, progress = self._make_one(progress, found, num_to_aggregate, update)
-            log = log.write(tf.cast(num_made, tf.int32), positions)
+        def make(num_made: Any, state: RoundState, log: tf.TensorArray) -> tuple:
+            batches, state = self._make_one(state, num_to_aggregate, update)
+            log = log.write(tf.cast(num_made, tf.int32), batches)
             num_made += 1
-            with tf.control_dependencies([progress.key]):
-                found = collect(progress, found.num_dropped, num_made < num_updates)
-            return num_made, progress, found, log
+            with tf.control_dependencies([state.numbers]):
+                return num_made, collect(state, num_made < num_updates), log
 
-        log = tf.TensorArray(
-            tf.int64, tf.cast(num_updates, tf.int32), element_shape=[num_to_aggregate]
-        )
-        found = collect(progress, tf.zeros([self._num_seats], tf.int64), num_updates > 0)
-        num_made, progress, found, log = tf.while_loop(
-            lambda num_made, _, found, __: (num_made < num_updates) & (found.count >= 0),
-            make,
-            [zero, progress, found, log],
-            parallel_iterations=1,
-        )
-        return Result(
-            num_made=num_made,
-            progress=Progress(found.key, *progress[1:]),
-            positions=log.stack(),
-            num_dropped=found.num_dropped,
-        )
+        def is_complete(num_made: Any, state: RoundState, _: Any) -> tf.Tensor:
+            count = state.numbers[round_state.NUM_COLLECTED]
+            return (num_made < num_updates) & tf.equal(count, number)
 
-    def end(self, number: Any) -> None:
-        """Lets every worker of a round stop when it asks for its next token."""
-        stop = tf.stack([*[tf.constant(_STOP, tf.int64)] * (_TOKEN - 1), number])
-        self._enqueue_all("tokens", tf.tile(stop[tf.newaxis], [self._num_seats, 1]))
+        size, shape = tf.cast(num_updates, tf.int32), [num_to_aggregate, 2]
+        log = tf.TensorArray(tf.int64, size, element_shape=shape)
+        start = [tf.zeros([], tf.int64), collect(state, num_updates > 0), log]
+        num_made, state, log = tf.while_loop(is_complete, make, start, parallel_iterations=1)
+        return tf.concat([[num_made], state.vector(), tf.reshape(log.stack(), [-1])], axis=0)
+
+    def result_of(self, numbers: np.ndarray, number: int) -> tuple[int, RoundState, np.ndarray]:
+        """Returns what `updates` has come to.
+
+        Args:
+            numbers: What it has returned.
+            number: How many batches each of these updates is made of.
+
+        Returns:
+            How many updates it has made: fewer than it was asked for after `interrupt`, or where
+            fewer batches are left. The state. And position and seat of the batches of each update,
+            in order: int64 [updates, batches, 2].
+        """
+        end = 1 + RoundState.length(**self._sizes)
+        num_made = int(numbers[0])
+        log = numbers[end:].reshape([-1, number, 2])[:num_made]
+        return num_made, RoundState.of(numbers[1:end], **self._sizes), log
+
+    def stop(self, tokens: tf.Tensor) -> None:
+        """Lets the worker of a queue stop when it asks for its next token."""
+        self._enqueue(tokens, tf.constant([_STOP] * _NUM_NUMBERS, tf.int64))
 
     def interrupt(self) -> None:
         """Lets `updates` return with what it has made, however long it would wait."""
-        self._enqueue("done", tf.fill([_DONE], tf.constant(_STOP, tf.int64)))
+        self._enqueue(self.said, tf.constant([_INTERRUPT, 0, _STOP], tf.int64))
 
     def clear(self) -> None:
-        """Takes back all tokens and answers. No worker and no `updates` may be running."""
-        for name in ("tokens", "done"):
-            with tf.device(self._device):
-                while int(tf.raw_ops.QueueSizeV2(handle=self._queue(name))) > 0:
-                    self._dequeue(name)
+        """Forgets what workers have said. No `updates` may be running."""
+        with tf.device(self._device):
+            while int(tf.raw_ops.QueueSizeV2(handle=self.said)) > 0:
+                self._dequeue(self.said)
 
     def _collect(
-        self, progress: Progress, start: _Found, is_wanted: tf.Tensor, drop: Callable
-    ) -> _Found:
+        self, state: RoundState, said: tf.Tensor, tokens: Sequence, num_wanted: Any, drop: Callable
+    ) -> RoundState:
         """Waits for the batches of the next update."""
-        num_wanted = tf.where(is_wanted, tf.cast(start.batches.shape[0], tf.int64), 0)
 
-        def take(count: tf.Tensor, batches: tf.Tensor, key: tf.Tensor, num_dropped: tf.Tensor):
-            done = self._dequeue("done")
-            done_key, position, update, in_round, seat = tf.unstack(done)
-            is_stop, is_known = done_key < 0, tf.equal(in_round, progress.round)
-            is_fresh = is_known & tf.equal(update, progress.update)
-            is_late = is_known & ~is_fresh
+        def hear(_: Any, state: RoundState) -> tuple:
+            message = self._dequeue(said)
+            what, seat, _ = tf.unstack(message)
+            state, is_stale, old_key = round_state.heard(
+                state, message, is_done=tf.equal(what, _DONE), is_end=tf.equal(what, _END)
+            )
+            tf.cond(is_stale, lambda: drop(old_key), lambda: None)
+            is_again = tf.one_hot(seat, self._num_seats, on_value=is_stale, off_value=False)
+            state = self._give(state, tokens, num_wanted, is_again)
+            is_interrupted = tf.equal(what, _INTERRUPT)
+            return ~is_interrupted & round_state.can_collect(state, num_wanted), state
 
-            def again():
-                drop(done_key)
-                self._enqueue("tokens", tf.stack([key, position, progress.update, in_round]))
-
-            tf.cond(is_late, again, lambda: None)
-            late = tf.cast(is_late, tf.int64)
-            num_dropped += late * tf.one_hot(seat, self._num_seats, dtype=tf.int64)
-            here = tf.one_hot(count, batches.shape[0], dtype=tf.int64)[:, tf.newaxis]
-            is_taken = tf.cast(is_fresh, tf.int64)
-            batches += is_taken * here * tf.stack([done_key, position])
-            count = tf.where(is_stop, tf.constant(_STOP, tf.int64), count + is_taken)
-            return _Found(count, batches, key + late, num_dropped)
-
-        return tf.while_loop(
-            lambda found: (found.count >= 0) & (found.count < num_wanted),
-            lambda found: [take(*found)],
-            [start],
+        _, state = tf.while_loop(
+            lambda goes_on, _: goes_on,
+            hear,
+            [round_state.can_collect(state, num_wanted), state],
             parallel_iterations=1,
-        )[0]
+        )
+        return state
 
     def _make_one(
-        self, progress: Progress, found: _Found, num_to_aggregate: int, update: Callable
-    ) -> tuple[tf.Tensor, Progress]:
-        """Makes an update, and gives out tokens for the next; returns the positions, too."""
-        batches = tf.gather(found.batches, tf.argsort(found.batches[:, 1]))
-        keys, positions = tf.unstack(batches, axis=1)
+        self, state: RoundState, num_to_aggregate: int, update: Callable
+    ) -> tuple[tf.Tensor, RoundState]:
+        """Makes an update; returns position and seat of its batches, too."""
+        batches = state.collected[:num_to_aggregate]
+        batches = tf.gather(batches, tf.argsort(batches[:, 1]))
         before = len(_operations())
-        update(tf.unstack(keys))
-        _, position, end, number, in_round = progress
-        progress = Progress(found.key, position, end, number + 1, in_round)
+        update(tf.unstack(batches[:, 0]))
         # Whoever reads the weights for the next update reads all of this one.
         with tf.control_dependencies(_stateful(_operations()[before:])):
-            return positions, self._give(progress, num_to_aggregate)
+            state = round_state.next_update(state)
+            return batches[:, 1:], RoundState(*map(tf.identity, state))
 
-    def _give(self, progress: Progress, num_tokens: int) -> Progress:
-        """Gives out tokens for so many batches, or for those that are left."""
-        key, position, end, update, in_round = progress
-        count = tf.minimum(tf.cast(num_tokens, tf.int64), end - position)
-        numbers = tf.range(count)
-        same = [tf.fill([count], each) for each in (update, in_round)]
-        tokens = tf.stack([key + numbers, position + numbers, *same], axis=1)
-        given = self._enqueue_all("tokens", tokens)
-        with tf.control_dependencies([given]):
-            return Progress(key + count, position + count, end, update, in_round)
+    def _give(
+        self, state: RoundState, queues: Sequence[tf.Tensor], limit: Any, is_again: tf.Tensor
+    ) -> RoundState:
+        """Gives out tokens to seats that are idle, and to one that is to compute again."""
+        state, tokens, gets = round_state.given(state, limit, is_again)
+        counts = tf.unstack(tf.cast(gets, tf.int64))
+        given = []
+        for seat, (queue, count) in enumerate(zip(queues, counts, strict=True)):
+            rows = tokens[seat : seat + count]  # None costs less than a condition.
+            with tf.device(self._device):
+                given.append(tf.raw_ops.QueueEnqueueManyV2(handle=queue, components=[rows]))
+        with tf.control_dependencies(given):
+            return RoundState(tf.identity(state.numbers), state.seats, state.collected)
 
-    def _enqueue(self, name: str, numbers: tf.Tensor) -> tf.Operation:
+    def _enqueue(self, queue: tf.Tensor, numbers: Any) -> tf.Operation:
         with tf.device(self._device):
-            return tf.raw_ops.QueueEnqueueV2(handle=self._queue(name), components=[numbers])
+            return tf.raw_ops.QueueEnqueueV2(handle=queue, components=[numbers])
 
-    def _enqueue_all(self, name: str, rows: tf.Tensor) -> tf.Operation:
+    def _dequeue(self, queue: tf.Tensor) -> tf.Tensor:
         with tf.device(self._device):
-            return tf.raw_ops.QueueEnqueueManyV2(handle=self._queue(name), components=[rows])
+            (numbers,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.int64])
+        return tf.ensure_shape(numbers, [_NUM_NUMBERS])
 
-    def _dequeue(self, name: str) -> tf.Tensor:
-        with tf.device(self._device):
-            (numbers,) = tf.raw_ops.QueueDequeueV2(
-                handle=self._queue(name), component_types=[tf.int64]
-            )
-        return tf.ensure_shape(numbers, [_TOKEN if name == "tokens" else _DONE])
 
-    def _queue(self, name: str) -> tf.Tensor:
-        length = _TOKEN if name == "tokens" else _DONE
-        return tf.raw_ops.FIFOQueueV2(
-            component_types=[tf.int64], shapes=[[length]], shared_name=f"{self._name}_{name}"
-        )
+def _nothing(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
 
 
 def _operations() -> list:

@@ -1,15 +1,23 @@
 """Traces the graph of a synchronous worker: steps whose gradients are staged."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.training.context import deployment
 from kerasdist.training.hooks.graph_function import graph_function
-from kerasdist.training.parameter_servers.worker_steps import WorkerSteps, not_negative, skip
+from kerasdist.training.parameter_servers.data_source import WorkerDataSource
+from kerasdist.training.parameter_servers.worker_steps import (
+    WorkerSteps,
+    not_negative,
+    repeat,
+    skip,
+)
+from kerasdist.training.synchronous_servers.round_state import AGAIN, NEXT, SENT
 from kerasdist.training.synchronous_servers.rounds import Rounds
+from kerasdist.training.synchronous_servers.sent_batches import BatchForm, SentBatches
 from kerasdist.training.synchronous_servers.staged_update import StagedUpdate
 
 
@@ -19,18 +27,30 @@ class WorkerRounds(WorkerSteps):
     Args: those of `WorkerSteps`.
     """
 
-    def in_rounds(self, rounds: Rounds, update: StagedUpdate) -> Callable:
+    def in_rounds(
+        self,
+        rounds: Rounds,
+        update: StagedUpdate,
+        *,
+        data: WorkerDataSource,
+        sent: SentBatches | None,
+        keeps_batches: bool,
+    ) -> Callable:
         """Returns what runs steps whose gradients are staged, until it is told to stop.
 
         Args:
             rounds: They say at which positions.
             update: The rest of the steps, which another task makes.
+            data: Where batches come from.
+            sent: Those that the chief sends, if it can.
+            keeps_batches: Whether a worker may have to compute the same batch again.
 
         Returns:
-            A function of the worker's iterator and three numbers: the generation of the data, the
-            seat of the worker, and that of the round.
+            A function of three numbers (the generation of the data, seat and incarnation), the
+            queues of the seat and of all seats, and, if workers read the data, of the iterator.
         """
-        return graph_function(functools.partial(self._steps_in_rounds, rounds, update))
+        trace = functools.partial(self._steps_in_rounds, rounds, update, data, sent, keeps_batches)
+        return graph_function(trace)
 
     def _replica_of(self, position: tf.Tensor) -> tf.Tensor:
         # On whichever worker, and however often, a batch is computed with the same numbers.
@@ -47,15 +67,74 @@ class WorkerRounds(WorkerSteps):
             update.stage(zero, functools.partial(self._traced_step, 0, zero, batch))
 
     def _steps_in_rounds(
-        self, rounds: Rounds, update: StagedUpdate, iterator: Iterator, numbers: tf.Tensor
+        self,
+        rounds: Rounds,
+        update: StagedUpdate,
+        data: WorkerDataSource,
+        sent: SentBatches | None,
+        keeps_batches: bool,
+        numbers: tf.Tensor,
+        tokens: tf.Tensor,
+        said: tf.Tensor,
+        iterator: Any = None,
     ) -> None:
-        generation, seat, number = tf.unstack(numbers)
+        generation, seat, incarnation = tf.unstack(numbers)
+        form = BatchForm(data.element_spec or iterator.element_spec[1])
+
+        def contribute(key: tf.Tensor, position: Any, kind: Any, memory: tuple) -> tuple:
+            sources: dict[int, Callable] = {}
+            if iterator is not None:
+                sources[NEXT] = lambda: self._next_of(data, iterator, form, generation, position)
+            if keeps_batches:
+                sources[AGAIN] = lambda: [True, *memory]
+            if sent is not None:
+                sources[SENT] = lambda: [True, *sent.read(position)]
+            has_batch, *tensors = _chosen(kind, list(sources.items()))
+
+            def compute() -> list:
+                step = functools.partial(self._traced_step, 0, position, form.batch_of(tensors))
+                return update.stage(key, step)
+
+            staged = compute() if data.is_counted else _if(has_batch, compute)
+            return staged, has_batch, tensors if keeps_batches else []
+
         with self._ledger.tracing(), self._data_waits.noted():
+            memory = form.specs if keeps_batches else ()
+            rounds.work(tokens, said, seat, incarnation, contribute, memory)
 
-            def contribute(key: tf.Tensor, position: Any) -> list:
-                skip(iterator, not_negative(position - self._progress_of(generation)))
-                index, batch = self._next(iterator)
-                self._note_progress(generation, index + 1)
-                return update.stage(key, functools.partial(self._traced_step, 0, index, batch))
+    def _next_of(
+        self, data: WorkerDataSource, iterator: Any, form: BatchForm, generation: Any, position: Any
+    ) -> list:
+        """Reads on to a position, where batches have any; returns whether there is a batch, too."""
+        if not data.is_strict:
+            _, batch = self._next(iterator)
+            return [True, *form.tensors_of(batch)]
+        num_skipped = not_negative(position - self._progress_of(generation))
+        # TensorFlow does not know that both are the same variable, and would not wait.
+        with tf.control_dependencies([num_skipped]):
+            self._note_progress(generation, position + 1)
+        if data.is_counted:
+            skip(iterator, num_skipped)
+            _, batch = self._next(iterator)
+            return [True, *form.tensors_of(batch)]
+        repeat(num_skipped, lambda _: iterator.get_next_as_optional())
+        element: Any = self._of_input(iterator.get_next_as_optional)
+        has_batch = element.has_value()
+        tensors = tf.cond(has_batch, lambda: form.tensors_of(element.get_value()[1]), form.nothing)
+        return [has_batch, *tensors]
 
-            rounds.work(seat, number, contribute)
+
+def _chosen(kind: tf.Tensor, sources: list) -> list:
+    """Returns what the source of a kind reads."""
+    (first, read), *others = sources
+    if not others:
+        return read()
+    return tf.cond(tf.equal(kind, first), read, lambda: _chosen(kind, others))
+
+
+def _if(is_due: tf.Tensor, act: Callable[[], list]) -> list:
+    def acted() -> Any:
+        with tf.control_dependencies(act()):
+            return tf.constant(True)
+
+    return [tf.cond(is_due, acted, lambda: tf.constant(False)).op]

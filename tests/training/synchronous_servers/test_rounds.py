@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.synchronous_servers import round_state
 from kerasdist.training.synchronous_servers.contributions import Contributions, How, Value
-from kerasdist.training.synchronous_servers.rounds import Progress, Rounds
+from kerasdist.training.synchronous_servers.rounds import Rounds
 
 DEVICE = "/device:CPU:0"
 
@@ -18,75 +19,93 @@ DEVICE = "/device:CPU:0"
 class Training:
     """A weight that moves by the mean of what batches give: position + weight / 8."""
 
-    def __init__(self, *, num_workers, num_to_aggregate, contribute=None):
-        self.num_to_aggregate = num_to_aggregate
-        self.rounds = Rounds(num_seats=num_workers, device=DEVICE)
+    def __init__(self, *, num_workers, num_to_aggregate, contribute=None, num_batches=None):
+        self.num_to_aggregate, self.num_workers = num_to_aggregate, num_workers
+        self.rounds = Rounds(
+            num_seats=num_workers, num_to_aggregate=num_to_aggregate, device=DEVICE
+        )
         self.contributions = Contributions()
         with tf.device(DEVICE):
             self.weight: Any = tf.Variable([0.0], trainable=False)
-        self.num_workers, self.contribute = num_workers, contribute
+        self.contribute, self.num_batches = contribute, num_batches
+        self.queues = [self.rounds.new_queue() for _ in range(num_workers)]
+        self.state = self.rounds.first_state()
+        self.threads, self.kinds, self.log = [], [], []
+        number = tf.TensorSpec([], tf.int64)
         # A worker is traced first: an update is made of what it stages.
         work = graph_function(self._work_on).get_concrete_function
-        self._work = work(*[tf.TensorSpec([], tf.int64)] * 2)
-        self._begin = graph_function(self._give_first)
+        self._work = work(self.queues[0], self.rounds.said, number, number)
         self._updates = graph_function(self._make_updates)
 
-    def _work_on(self, seat, number):
-        def staged(key, position):
-            gradient = tf.cast(position, tf.float32) + self.weight.read_value() / 8
+    def _work_on(self, tokens, said, seat, incarnation):
+        def staged(key, position, kind, memory):
+            held = tf.where(tf.equal(kind, round_state.AGAIN), memory[0], position)
+            gradient = tf.cast(held, tf.float32) + self.weight.read_value() / 8
+            note = tf.py_function(lambda *each: self.kinds.append(each), [held, kind], [])
             if self.contribute is not None:
-                gradient = self.contribute(gradient, position)
+                gradient = self.contribute(gradient, position, seat)
             value = Value(gradient, How.MEAN, beside=self.weight)
-            return self.contributions.stage(key, [value], weight=1, num_examples=1)
+            ended = self.contributions.stage(key, [value], weight=1, num_examples=1)
+            has_batch = self.num_batches is None or position < self.num_batches
+            return [*ended, note], has_batch, [held]
 
-        self.rounds.work(seat, number, staged)
+        memory = (tf.TensorSpec([], tf.int64),)
+        self.rounds.work(tokens, said, seat, incarnation, staged, memory)
 
-    def _give_first(self, progress):
-        return self.rounds.begin(progress, self.num_to_aggregate)
-
-    def _make_updates(self, num_updates, progress):
+    def _make_updates(self, number, num_updates, vector, said, *queues):
         def update(keys):
             (gradient,) = self.contributions.take(keys).values
             with tf.device(DEVICE):
                 self.weight.assign_sub(gradient)
 
-        result = self.rounds.updates(
+        return self.rounds.updates(
             num_updates,
-            progress,
-            num_to_aggregate=self.num_to_aggregate,
+            vector,
+            said,
+            queues,
+            num_to_aggregate=number,
             update=update,
             drop=self.contributions.drop,
         )
-        return result.num_made, result.progress, result.positions, result.num_dropped
 
     def value(self):
         return float(self.weight.numpy()[0])
 
+    def seat(self, seat, incarnation=0):
+        """Lets a worker take a seat."""
+        arguments = self.queues[seat], self.rounds.said, *map(np.int64, (seat, incarnation))
+        thread = threading.Thread(target=self._work, args=arguments)
+        thread.start()
+        self.threads.append(thread)
+
     @contextlib.contextmanager
     def workers(self):
-        threads = [
-            threading.Thread(
-                target=self._work, args=(tf.constant(seat, tf.int64), tf.constant(0, tf.int64))
-            )
-            for seat in range(self.num_workers)
-        ]
-        for thread in threads:
-            thread.start()
+        for seat in range(self.num_workers):
+            self.seat(seat)
         try:
             yield
         finally:
-            self.rounds.end(tf.constant(0, tf.int64))
-            for thread in threads:
+            for queue in self.queues:
+                self.rounds.stop(queue)
+            for thread in self.threads:
                 thread.join(60)
-        assert not any(thread.is_alive() for thread in threads)
+        assert not any(thread.is_alive() for thread in self.threads)
 
     def begin(self, first, end):
-        return self._begin(
-            Progress(*(tf.constant(each, tf.int64) for each in (0, first, end, 0, 0)))
-        )
+        self.state.numbers[[round_state.POSITION, round_state.END]] = first, end
 
-    def updates(self, num_updates, progress):
-        return self._updates(tf.constant(num_updates, tf.int64), progress)
+    def updates(self, num_updates, number=None):
+        """Makes updates; returns how many there are, and the positions of each."""
+        number = number or self.num_to_aggregate
+        vector = tf.constant(self.state.vector())
+        found = self._updates(number, np.int64(num_updates), vector, self.rounds.said, *self.queues)
+        num_made, self.state, log = self.rounds.result_of(found.numpy(), number)
+        self.log += log[..., 0].tolist()
+        return num_made
+
+    @property
+    def num_stale(self):
+        return self.state.seats[:, round_state.NUM_STALE]
 
 
 def replayed(positions):
@@ -99,24 +118,22 @@ def replayed(positions):
 @pytest.mark.parametrize(("num_workers", "num_to_aggregate"), [(1, 1), (2, 2), (3, 3), (2, 5)])
 def test_an_update_has_the_next_batches_where_all_are_aggregated(num_workers, num_to_aggregate):
     training = Training(num_workers=num_workers, num_to_aggregate=num_to_aggregate)
+    training.begin(first=10, end=10 + 6 * num_to_aggregate)
 
     with training.workers():
-        progress = training.begin(first=10, end=10 + 6 * num_to_aggregate)
-        num_made, progress, first, _ = training.updates(4, progress)
-        _, progress, second, num_dropped = training.updates(2, progress)
+        assert training.updates(4) == 4
+        assert training.updates(2) == 2
 
-    positions = np.concatenate([first, second])
-    assert int(num_made) == 4 and int(progress.update) == 6
-    np.testing.assert_array_equal(positions.ravel(), 10 + np.arange(6 * num_to_aggregate))
-    np.testing.assert_allclose(training.value(), replayed(positions), rtol=1e-6)
-    assert not np.any(num_dropped)
+    np.testing.assert_array_equal(np.ravel(training.log), 10 + np.arange(6 * num_to_aggregate))
+    np.testing.assert_allclose(training.value(), replayed(training.log), rtol=1e-6)
+    assert not training.num_stale.any() and training.state.num_left == 0
     assert training.contributions.count() == 0
 
 
 def test_the_first_batches_make_the_update_and_late_ones_are_computed_again():
     has_begun, is_late = threading.Event(), threading.Event()
 
-    def wait_with_one_batch(gradient, position):
+    def wait_with_one_batch(gradient, position, _):
         def wait(position):
             if position == 2:
                 has_begun.set()
@@ -126,52 +143,82 @@ def test_the_first_batches_make_the_update_and_late_ones_are_computed_again():
             return tf.identity(gradient)
 
     training = Training(num_workers=3, num_to_aggregate=2, contribute=wait_with_one_batch)
+    training.begin(first=0, end=20)
     with training.workers():
-        progress = training.begin(first=0, end=20)
+        training.updates(5)
         assert has_begun.wait(30)
-        _, progress, first, _ = training.updates(5, progress)
+        first = list(training.log)
         is_late.set()
-        _, progress, second, num_dropped = training.updates(5, progress)
+        training.updates(5)
 
-    positions = np.concatenate([first, second])
-    np.testing.assert_array_equal(np.sort(positions.ravel()), np.arange(20))  # Each of them once.
-    np.testing.assert_allclose(training.value(), replayed(positions), rtol=1e-5)
-    assert 2 not in first.numpy() and sum(num_dropped.numpy()) >= 1
+    assert sorted(np.ravel(training.log)) == list(range(20))  # Each of them once.
+    np.testing.assert_allclose(training.value(), replayed(training.log), rtol=1e-5)
+    assert 2 not in np.ravel(first) and training.num_stale.sum() >= 1
+    # Its worker has kept the batch, and needs not read it again.
+    assert (2, round_state.AGAIN) in [tuple(map(int, each)) for each in training.kinds]
     assert training.contributions.count() == 0
 
 
 def test_an_interruption_ends_the_wait_for_workers():
     training = Training(num_workers=2, num_to_aggregate=2)
-    progress = training.begin(first=0, end=8)  # No worker takes a token.
+    training.begin(first=0, end=8)  # No worker takes a seat.
 
     timer = threading.Timer(0.2, training.rounds.interrupt)
     timer.start()
-    num_made, *_ = training.updates(3, progress)
+    assert training.updates(3) == 0
     timer.join()
 
-    assert int(num_made) == 0
+    assert training.state.num_left == 8
 
 
-def test_a_worker_of_an_older_round_puts_back_what_it_takes_and_is_not_heard():
-    training = Training(num_workers=1, num_to_aggregate=1)
-    seat, round_of_others = tf.constant(0, tf.int64), tf.constant(7, tf.int64)
+@pytest.mark.parametrize("num_to_aggregate", [2, 3])
+def test_workers_that_are_left_make_the_updates_until_another_one_takes_the_seat(num_to_aggregate):
+    is_lost, is_over = threading.Event(), threading.Event()
 
-    progress = training.begin(first=0, end=2)
-    training._work(seat, round_of_others)  # It ends at once.
+    def lose(gradient, position, seat):
+        def wait(position, seat):
+            if (position, seat) == (4, 1):
+                is_lost.set()
+                is_over.wait(30)
+
+        with tf.control_dependencies([tf.py_function(wait, [position, seat], [])]):
+            return tf.identity(gradient)
+
+    training = Training(num_workers=2, num_to_aggregate=num_to_aggregate, contribute=lose)
+    training.state.numbers[round_state.LOST_KIND] = round_state.SENT
+    training.begin(first=4, end=4 + 12)
     with training.workers():
-        num_made, _, positions, _ = training.updates(2, progress)
+        # Who is first has position 4: let it be the one that will be lost.
+        training.state.seats[0, round_state.STATUS] = round_state.ABSENT
+        waits = threading.Thread(target=lambda: (is_lost.wait(5), training.rounds.interrupt()))
+        waits.start()
+        num_made = training.updates(12 // num_to_aggregate)
+        waits.join()
+        if is_lost.is_set():
+            old, training.queues[1] = training.queues[1], training.rounds.new_queue()
+            training.rounds.stop(old)
+            training.state.free(1, incarnation=1)
+            assert training.state.again == [4]
+            num_made += training.updates(1)  # By one worker alone.
+            training.seat(1, incarnation=1)
+        is_over.set()  # It comes back, and is not heard.
+        num_made += training.updates(12 // num_to_aggregate - num_made)
 
-    assert int(num_made) == 2
-    np.testing.assert_array_equal(positions, [[0], [1]])
+    assert num_made == 12 // num_to_aggregate
+    np.testing.assert_array_equal(np.ravel(training.log), 4 + np.arange(12))
+    np.testing.assert_allclose(training.value(), replayed(training.log), rtol=1e-5)
+    if is_lost.is_set():
+        assert (4, round_state.SENT) in [tuple(map(int, each)) for each in training.kinds]
 
 
-def test_tokens_and_answers_are_taken_back():
-    training = Training(num_workers=2, num_to_aggregate=2)
-    training.begin(first=5, end=8)
-    training.rounds.interrupt()
-
-    training.rounds.clear()
+def test_data_ends_where_a_worker_finds_no_batch():
+    training = Training(num_workers=2, num_to_aggregate=2, num_batches=5)
+    training.begin(first=0, end=round_state.UNKNOWN_END)
 
     with training.workers():
-        *_, positions, _ = training.updates(1, training.begin(first=0, end=2))
-    np.testing.assert_array_equal(positions, [[0, 1]])
+        assert training.updates(9) == 2
+        assert training.state.num_left == 1
+        assert training.updates(1, number=1) == 1
+
+    assert training.log == [[0, 1], [2, 3], [4]]
+    assert training.state.num_left == 0
