@@ -1,6 +1,8 @@
 """The plan says what a run is going to do, row by row, in exact numbers."""
 
+import dataclasses
 import re
+import types
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
@@ -377,6 +379,28 @@ def plans_of_parameter_servers():
         model.optimizer.build(model.trainable_variables)
     after = kerasdist.plan_training(model, global_batch_size=64)
     return list(map(str, (before, waiting, after)))
+
+
+def test_updates_of_synchronous_workers_are_of_several_batches(monkeypatch):
+    strategy = strategies.get("one device")
+    jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:1"]}
+    as_seen = dataclasses.replace(
+        strategy.deployment,
+        cluster=Cluster(jobs=jobs, task=Task("chief", 0)),
+        remote=types.SimpleNamespace(num_to_aggregate=2, steps_per_call=None),
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()])
+        model.compile("sgd", "mse")
+    clip = kerasdist.callbacks.GradientClipping(norm=1.0)
+    look = keras.callbacks.LambdaCallback(on_train_batch_end=print)
+
+    monkeypatch.setattr(strategy, "deployment", as_seen)
+    rows = rows_of(kerasdist.plan_training(model, callbacks=[clip, look]))
+
+    assert rows["update"] == "mean of the first 2 of 3 gradients, clip norm=1"
+    assert rows["steps per call"] == "1, because LambdaCallback has a hook for each batch"
+    assert "the statistics of each of 2 batches of an update, so" in rows["note"]
 
 
 class Described(keras.callbacks.Callback):
