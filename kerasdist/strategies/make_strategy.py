@@ -76,8 +76,8 @@ def make_strategy(
             choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
         steps_per_call: With parameter servers, how many steps a worker runs in one call if the
             model's `steps_per_execution` is 1. None chooses it while training, so that a call takes
-            about a tenth of a second and the chief keeps up; it chooses 1 if there is one worker
-            and a callback of your own has a hook for each batch.
+            about a tenth of a second and the chief keeps up; it chooses 1 if a callback of your own
+            has a hook for each batch, and there is one worker or workers are synchronous.
         variable_partitioner: With parameter servers, one of
             `tf.distribute.experimental.partitioners`, such as `MinSizePartitioner(min_shard_bytes,
             max_shards)`: divides large weights, and their slots, over the ps tasks.
