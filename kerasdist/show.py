@@ -153,7 +153,7 @@ def sentence_on(name: str, curves: Curves) -> str:
     limit = limit_of(
         workers,
         ms_per_step=means["step_ms"],
-        are_asynchronous="staleness/mean" in means,
+        pace=worker_share.pace_in(means),
     )
     return f"{text} {limit}"
 

@@ -49,7 +49,7 @@ class Evidence:
             step: int64 scalar, which update it would have been.
             found: float32 [replicas + variables + losses]: `flags`, `sizes` and the losses.
             names: Of the losses.
-            data: The batch.
+            data: The batch; () keeps none.
             is_first: Whether the same call of `train_step` made no other update before.
         """
         leaves = tf.nest.flatten(data, expand_composites=True)
@@ -108,7 +108,9 @@ class Evidence:
         return dict(zip(self._names, map(float, values), strict=False))
 
     def batch(self):
-        """Returns what the replica got, as arrays in the structure of the data."""
+        """Returns what the replica got, as arrays in the structure of the data; None of no data."""
+        if not self._leaves:
+            return None
         kept = iter(self._leaves or ())
 
         def leaf(value: Any):

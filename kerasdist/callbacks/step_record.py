@@ -3,7 +3,8 @@
 Steps at which nobody looks are compiled without it. In the others (a call of `steps_per_execution`
 has several, and workers of parameter servers do not know which number theirs gets) it is behind a
 condition. Only the first replica of the chief records: the gradients of the global batch and the
-updated weights are the same on all of them. Of a layer's output it sees its own share.
+updated weights are the same on all of them. Of a layer's output it sees its own share. Beside
+parameter servers a worker records, and of synchronous ones the last that has outputs for the step.
 """
 
 import dataclasses
@@ -107,6 +108,19 @@ class StepRecord:
         if self._is_recorder():
             self._seen = self._present(pairs), self._outputs_of_replica()
 
+    def see_outputs(self, num_updates: Any) -> None:
+        """Records outputs of layers, where gradients go to an update that is traced apart.
+
+        Args:
+            num_updates: Int scalar, the updates so far.
+        """
+        step = replicas.current()
+        if step is None or not step.delivery.is_apart or not self._is_recorder():
+            return
+        if outputs := self._outputs_of_replica():
+            is_due = tf.cast(num_updates, tf.int64) + 1 >= self._due
+            rare_cond(is_due, lambda: self._record_outputs(outputs))
+
     def see_update(self, pairs: list) -> None:
         """Records outputs of layers, and remembers what the update is about to change.
 
@@ -119,18 +133,18 @@ class StepRecord:
         (gradients, outputs), self._seen = self._seen, ([], {})
         is_due, count = self._due_update()
 
-        def record_outputs():
-            first = 3 * len(self._names)
-            self._set({first + i: tensor_statistics.row_of(each) for i, each in outputs.items()})
-
         def copies():
             return tf.concat([_flat(variable) for _, _, variable in applied], axis=0)
 
         if outputs:
-            rare_cond(is_due, record_outputs)
+            rare_cond(is_due, lambda: self._record_outputs(outputs))
         # One tensor: what goes in and out of a condition costs in the steps between, too.
         before = rare_cond(is_due, copies, lambda: tf.zeros([0])) if applied else tf.zeros([0])
         self._updated = is_due, count, gradients, applied, before
+
+    def _record_outputs(self, outputs: dict) -> None:
+        first = 3 * len(self._names)
+        self._set({first + i: tensor_statistics.row_of(each) for i, each in outputs.items()})
 
     def see_weights(self) -> None:
         """Records gradients, as they were and as the optimizer got them, and weights after it."""

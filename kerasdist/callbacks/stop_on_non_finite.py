@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -55,8 +55,8 @@ class StopOnNonFinite(StepCallback):
 
     Attributes:
         batch: The batch of the replica that was not finite, as arrays in the structure of the data;
-            None before that, on workers whose replicas were finite, and with `jit_compile=True` on
-            one device.
+            None before that, on workers whose replicas were finite, with `jit_compile=True` on one
+            device, and with synchronous workers over parameter servers, who keep it to themselves.
         step: Which update of the optimizer it would have been, from 1; None before that.
 
     Raises:
@@ -106,17 +106,19 @@ class StopOnNonFinite(StepCallback):
 
     def extra_sums(self, gradients: list):
         step: Any = replicas.current()
-        sizes = tf.stack([_size_of(each) for each in gradients]) if gradients else tf.zeros([0])
+        sizes = _sizes_of(gradients)
         losses = [tf.cast(each, tf.float32) for each in replicas.losses().values()]
         losses = tf.stack(losses or [0.0])
         is_bad = ~tf.reduce_all(tf.math.is_finite(tf.concat([sizes, losses], axis=0)))
         if step.may_be_empty:
             is_bad &= step.num_examples > 0
-        # Every replica is traced in a thread of its own.
-        self._found_by[threading.get_ident()] = sizes, losses
+        if not step.delivery.is_apart:
+            # Every replica is traced in a thread of its own.
+            self._found_by[threading.get_ident()] = sizes, losses
         num_replicas = peers.num_replicas(self.model.distribute_strategy)
         flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
-        return {_extra_sum(step.updates.optimizers): flag}
+        name = _extra_sum(step.updates.optimizers)
+        return {name: flag, _losses_in(name): losses} if step.delivery.is_apart else {name: flag}
 
     def guard_scaled(self, gradients: list, optimizer: keras.optimizers.Optimizer):
         step: Any = replicas.current()
@@ -133,19 +135,27 @@ class StopOnNonFinite(StepCallback):
 
     def update(self, gradients_and_variables: list, apply: Callable):
         step: Any = replicas.current()
-        if threading.get_ident() not in self._found_by:  # A LossScaleOptimizer has been asked.
+        is_judged = threading.get_ident() not in self._found_by
+        if step.delivery.is_apart:
+            is_judged = bool(step.states.discards)
+        if is_judged:  # A LossScaleOptimizer has been asked.
             apply(gradients_and_variables)
             return
         *before, optimizer = step.updates.optimizers
         indices = [self._index[id(variable)] for _, variable in gradients_and_variables]
-        is_bad, leave_out, sizes = self._judgment(before, optimizer, indices)
+        gradients = [gradient for gradient, _ in gradients_and_variables]
+        is_bad, leave_out, sizes = self._judgment(before, optimizer, indices, gradients)
         if peers.replica_id() == peers.local_replicas(self.model.distribute_strategy)[0]:
             seen = self._sizes_before.read_value()
             self._sizes_before.assign(tf.where(is_bad, seen, self._of_all(indices, sizes, seen)))
         rare_cond(is_bad, leave_out, lambda: apply(gradients_and_variables))
 
     def _judgment(
-        self, before: list, optimizer: keras.optimizers.Optimizer, variables: list[int]
+        self,
+        before: list,
+        optimizer: keras.optimizers.Optimizer,
+        variables: list[int],
+        gradients: Sequence = (),
     ) -> tuple:
         """Returns whether the update is left out, what is then done, and the sizes of gradients.
 
@@ -153,16 +163,20 @@ class StopOnNonFinite(StepCallback):
             before: The optimizers that have updated in this step.
             optimizer: The one that counts this update.
             variables: The positions of those whose gradients `extra_sums` has seen.
+            gradients: Of the global batch, of these variables.
         """
         step: Any = replicas.current()
         flags = step.sums[_extra_sum(before)]
         local = peers.replica_id() - peers.local_replicas(self.model.distribute_strategy)[0]
         evidence = self._evidence[local]
-        sizes, losses = self._found_by.pop(threading.get_ident())
+        if step.delivery.is_apart:
+            sizes, losses = _sizes_of(gradients), step.sums[_losses_in(_extra_sum(before))]
+        else:
+            sizes, losses = self._found_by.pop(threading.get_ident())
         is_bad = tf.reduce_any(flags > 0)
         # What comes after the step, in the same call, waits for what is to be done.
         is_left_out = is_bad if self.action == "restore" else is_bad | evidence.is_there()
-        data = step.data if self._keeps_batch else ()
+        data = () if step.data is None or not self._keeps_batch else step.data
 
         nothing = tf.zeros([len(self._index)])
         found = tf.concat([flags, self._of_all(variables, sizes, nothing), losses], axis=0)
@@ -322,6 +336,14 @@ def _inputs_in(batch: Any):
 
 def _extra_sum(updates: list) -> str:
     return f"replicas that are not finite, update {len(updates)}"
+
+
+def _losses_in(extra_sum: str) -> str:
+    return f"losses of {extra_sum}"
+
+
+def _sizes_of(gradients: Sequence) -> tf.Tensor:
+    return tf.stack([_size_of(each) for each in gradients]) if gradients else tf.zeros([0])
 
 
 def _size_of(gradient: Any):

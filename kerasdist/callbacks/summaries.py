@@ -24,7 +24,7 @@ from kerasdist.support.checks import (
 )
 from kerasdist.support.remote_path import absolute
 from kerasdist.support.text import counted
-from kerasdist.training.context import peers, running_call, traits
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.hooks import layer_outputs
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.report import log_lines, worker_share
@@ -56,8 +56,10 @@ class Summaries(StepCallback):
     | `examples_per_second`, `step_ms` | over all workers; milliseconds |
     | `input_wait_share`, `communication_share`, `between_steps_share` | of the time, from 0 to 1; \
 with several workers also `.../worker 1` |
-    | `staleness/mean`, `staleness/max` | with parameter servers: updates that others made while \
+    | `staleness/mean`, `staleness/max` | with parameter servers: updates that were made while \
 a step was computed; also of each worker |
+    | `dropped_share` | with synchronous workers over parameter servers: share of the batches that \
+came too late for their update; also of each worker |
     | `steps_per_second/worker 1`, `examples_per_second/worker 1` | with parameter servers |
     | `gradient_bytes/ps 0` | what a step sends to each parameter server |
     | `epoch_<log>` | the logs at the end of each epoch, those of validation in its own file |
@@ -152,6 +154,12 @@ a step was computed; also of each worker |
     def looks_within(self, num_steps: int):
         return self._counter.is_due_within(num_steps)
 
+    def extra_sums(self, gradients: list):
+        if self.model.optimizer is not None:
+            optimizer = keras_optimizers.inner_of(self.model.optimizer)
+            self._record.see_outputs(optimizer.iterations)
+        return {}
+
     def observe_gradients(self, gradients_and_variables: list):
         self._record.see_gradients(gradients_and_variables)
 
@@ -167,8 +175,7 @@ a step was computed; also of each worker |
             self.model, every_steps=self.every_steps, every_secs=self.every_secs
         )
         self._meter = RateMeter(self.model)
-        is_asynchronous = traits.is_async(self.model.distribute_strategy)
-        self._limit = Limit(are_asynchronous=is_asynchronous)
+        self._limit = Limit(worker_share.pace_of(self.model.distribute_strategy))
         self._losses = self.model.train_function.losses.reader()
         self._record.plan(self._counter.first_update)
         self._files = {}
@@ -271,11 +278,11 @@ a step was computed; also of each worker |
             self._files["train"].write_graph(graph)
 
     def _of_rate(self, rate: Rate) -> dict[str, float]:
-        is_asynchronous = traits.is_async(self.model.distribute_strategy)
+        pace = worker_share.pace_of(self.model.distribute_strategy)
         return {
             "examples_per_second": rate.examples_per_second,
             "step_ms": rate.ms_per_step,
-            **worker_share.tags_of(rate.workers, are_asynchronous=is_asynchronous),
+            **worker_share.tags_of(rate.workers, pace),
             **self.model.train_function.times.take_numbers(),
         }
 

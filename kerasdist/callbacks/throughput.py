@@ -10,10 +10,10 @@ import tensorflow as tf
 from kerasdist.callbacks.forward_flops import forward_flops, specs_of
 from kerasdist.support.checks import check_int, check_positive
 from kerasdist.support.users_line import warn
-from kerasdist.training.context import peers, traits
+from kerasdist.training.context import peers
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replicas
-from kerasdist.training.report import log_lines
+from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
@@ -26,8 +26,8 @@ class Throughput(StepCallback):
     """Logs a line like `step 120, loss = 0.41 (5312 examples/s; 24.1 ms/step)` every few steps.
 
     On several workers the chief logs the rate of all workers and the mean per worker, and the
-    others log that mean. The loss is that of the last global batch, or with parameter servers the
-    mean of the epoch. Steps are those of the optimizer. The step that TensorFlow compiles,
+    others log that mean. The loss is that of the last global batch, or with asynchronous workers
+    the mean of the epoch. Steps are those of the optimizer. The step that TensorFlow compiles,
     validation, and steps that a `ProfilerTrace` records do not count. The logs of an epoch get its
     mean rate over all workers as "examples_per_second", NaN if no step of it counts. At the end the
     chief says what limited the training: the input, the computation, messages, the program between
@@ -79,8 +79,7 @@ class Throughput(StepCallback):
         apply(gradients_and_variables)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None):
-        is_asynchronous = traits.is_async(self.model.distribute_strategy)
-        self._limit = Limit(are_asynchronous=is_asynchronous)
+        self._limit = Limit(worker_share.pace_of(self.model.distribute_strategy))
         self._losses = self.model.train_function.losses.reader()
         self._counter = UpdateCounter(self.model, every_steps=self.every_steps)
         self._meter, self._epoch = RateMeter(self.model), RateMeter(self.model)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 
 class TrainFunction:
     """Runs the steps of `fit` or `evaluate`, and answers what callbacks ask about them.
@@ -12,7 +14,8 @@ class TrainFunction:
     Attributes:
         callbacks: The update callbacks that are compiled into it, in list order.
         num_examples: int64 scalar, the examples over all replicas since `restart`.
-        losses: `LossSums`, where a callback measures them; without any beside parameter servers.
+        losses: `LossSums`, where a callback measures them; without any where each worker over
+            parameter servers makes updates of its own.
         joins_batches: Whether each step takes several batches of the program, joined.
         times: `StepTimes`, or `WorkerTimes` beside parameter servers: where the time of the steps
             goes, where a callback measures it.
@@ -56,6 +59,14 @@ class TrainFunction:
     def num_steps_of_epoch(self) -> int:
         """How many steps of the epoch asynchronous workers have made, as far as anybody knows."""
         return 0
+
+    @property
+    def num_dropped(self) -> np.ndarray:
+        """How many batches of each worker since `restart` were dropped, and computed again.
+
+        They came too late for their update: int64 [workers]. Empty where updates wait for all.
+        """
+        return np.zeros([0], np.int64)
 
     def restart(self) -> None:
         """Begins a `fit` or `evaluate`: counts from 0, and looks at the first batch again."""
@@ -113,6 +124,10 @@ class EnclosingFunction(TrainFunction):
     @property
     def num_steps_of_epoch(self) -> int:
         return self.inside.num_steps_of_epoch
+
+    @property
+    def num_dropped(self) -> np.ndarray:
+        return self.inside.num_dropped
 
     def restart(self) -> None:
         self.inside.restart()

@@ -90,7 +90,7 @@ class StepCallback(UpdateCallback):
 
     Attributes:
         measures_losses: Whether the step is to add up its losses, for a reader of its `losses`;
-            workers of parameter servers do not.
+            asynchronous workers do not.
         measures_time: Whether the step is to measure where its time goes.
         guards_update: Whether it acts before all others, wherever it is in the list.
     """

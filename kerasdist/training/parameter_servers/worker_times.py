@@ -2,6 +2,7 @@
 
 A worker measures for itself, and adds what it has measured at the end of a call to variables of the
 first parameter server, a row for each worker. What a lost worker has not added counts for nothing.
+A synchronous one adds it after each batch. How long these calls take the chief measures.
 Whether it waits for its data the chief asks it, where it is late.
 """
 
@@ -35,8 +36,8 @@ _BEGUN, _ENDED = [1, 0], [0, 1]
 class WorkerTimes:
     """How long the steps of each worker wait, and for what.
 
-    The staleness of a step is how many updates others made between the moment it read the weights
-    and that at which it has its gradients.
+    The staleness of a step is how many updates were made between the moment it read the weights, or
+    was told its batch where it is synchronous, and that at which it has its gradients.
 
     Args:
         strategy: A ParameterServerStrategy of ours.
@@ -49,6 +50,8 @@ class WorkerTimes:
         self._row: Any = None  # While a call is traced.
         self._computes_since: Any = None  # While a step is.
         self._updates_before: dict = {}
+        self._is_of_batch = False  # Whether that is of a batch, and not of each step of a call.
+        self._secs_of_calls = 0.0
         if not self._is_on:
             return
         cluster = deployment.of(strategy).cluster
@@ -68,10 +71,10 @@ class WorkerTimes:
         result = np.zeros([len(rows), step_times.NUM_COLUMNS])
         result[:, step_times.STEPS] = rows[:, _STEPS]
         result[:, step_times.EXAMPLES] = rows[:, _EXAMPLES]
-        result[:, step_times.SECS_IN_STEPS] = rows[:, _SECS]
+        result[:, step_times.SECS_IN_STEPS] = rows[:, _SECS] + self._secs_of_calls
         result[:, step_times.INPUT_SECS] = rows[:, _INPUT_SECS]
         known = rows[:, _INPUT_SECS] + rows[:, _COMPUTE_SECS]
-        result[:, step_times.EXCHANGE_SECS] = rows[:, _SECS] - known
+        result[:, step_times.EXCHANGE_SECS] = result[:, step_times.SECS_IN_STEPS] - known
         result[:, step_times.STALENESS] = rows[:, _STALENESS]
         return result
 
@@ -93,6 +96,10 @@ class WorkerTimes:
                 numbers[f"gradient_bytes/ps {ps}"] = float(each)
         return numbers
 
+    def add_call(self, secs: float) -> None:
+        """Counts the seconds of a call, in which all workers compute batches or wait for others."""
+        self._secs_of_calls += secs
+
     # What follows is traced by the chief and runs on a worker.
 
     @contextlib.contextmanager
@@ -105,14 +112,39 @@ class WorkerTimes:
         if not self._is_on:
             yield
             return
+        with self._begun(lambda: {_SECS: -tf.timestamp()}):
+            yield
+            row, examples = self._row.read_value(), num_examples.read_value()
+            now = step_times.stamp_after([row, examples])
+            self._hand_over(row + self._columns({_SECS: now, _EXAMPLES: examples}))
+
+    @contextlib.contextmanager
+    def of_batch(self, optimizers: list) -> Generator[None]:
+        """Traces the step of a batch of a synchronous worker, and what adds up what it took.
+
+        Args:
+            optimizers: Those that the model has.
+        """
+        if not self._is_on:
+            yield
+            return
+        self._is_of_batch = True
+        self._note_updates(optimizers)
+        try:
+            with self._begun(dict):
+                yield
+                self._hand_over(self._row.read_value())
+        finally:
+            self._is_of_batch = False
+
+    @contextlib.contextmanager
+    def _begun(self, make_columns: Callable[[], dict]) -> Generator[None]:
         with tf.device("/device:CPU:0"):
             self._row = variable_adapter.worker_variable(self._row_spec, self._name)
-            start = tf.timestamp()
-            reset = self._row.assign(self._columns({_SECS: -start}))
+            reset = self._row.assign(self._columns(make_columns()))
         try:
             with tf.control_dependencies([reset]):
                 yield
-            self._hand_over(num_examples)
         finally:
             self._row = None
 
@@ -138,23 +170,38 @@ class WorkerTimes:
         if self._row is None:
             return
         self._computes_since = step_times.stamp_after(tensors)
-        updating = map(keras_optimizers.inner_of, optimizers)
-        self._updates_before = {id(each): _num_updates(each) for each in updating}
+        if not self._is_of_batch:
+            self._note_updates(optimizers)
         self._add({_STEPS: 1.0})
+
+    def _note_updates(self, optimizers: list) -> None:
+        updating = map(keras_optimizers.inner_of, optimizers)
+        self._updates_before = {id(each): (each, _num_updates(each)) for each in updating}
 
     def end_step(
         self, optimizer: keras.optimizers.Optimizer, gradients: list, variables: list
     ) -> None:
         """Notes that a step has the gradients of its first update, which are now sent."""
+        before = self._updates_before
+        optimizers = [before[id(optimizer)]] if id(optimizer) in before else []
+        self._end(optimizers, gradients, variables, {})
+
+    def end_batch(self, gradients: list, variables: list, num_examples: Any) -> None:
+        """Notes that a synchronous step has its gradients, which are now sent."""
+        optimizers = list(self._updates_before.values())
+        self._end(optimizers, gradients, variables, {_EXAMPLES: num_examples})
+
+    def _end(self, optimizers: list[tuple], gradients: list, variables: list, known: dict) -> None:
         since, self._computes_since = self._computes_since, None
         if self._row is None or since is None:
             return
         present = [gradient for gradient in gradients if gradient is not None]
-        numbers = {_COMPUTE_SECS: step_times.stamp_after(present) - since}
-        if id(optimizer) in self._updates_before:
-            with tf.control_dependencies([since, numbers[_COMPUTE_SECS]]):
-                new = _num_updates(optimizer) - self._updates_before[id(optimizer)]
-            stale = tf.cast(new, tf.float64)
+        compute_secs = step_times.stamp_after(present) - since
+        numbers = {_COMPUTE_SECS: compute_secs, **known}
+        if optimizers:
+            with tf.control_dependencies([since, compute_secs]):
+                new = [_num_updates(optimizer) - count for optimizer, count in optimizers]
+            stale = tf.cast(tf.reduce_max(tf.stack(new)), tf.float64)
             numbers[_STALENESS] = stale
             largest = tf.maximum(self._row.read_value()[_MAX_STALENESS], stale)
             numbers[_MAX_STALENESS] = largest - self._row.read_value()[_MAX_STALENESS]
@@ -170,12 +217,8 @@ class WorkerTimes:
         columns = range(self._row_spec.shape[0])
         return tf.stack([tf.cast(numbers.get(each, 0.0), tf.float64) for each in columns])
 
-    def _hand_over(self, num_examples: tf.Variable) -> None:
+    def _hand_over(self, row: Any) -> None:
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        with tf.device("/device:CPU:0"):
-            row = self._row.read_value()
-            now = step_times.stamp_after([row, num_examples.read_value()])
-            row += self._columns({_SECS: now, _EXAMPLES: num_examples.read_value()})
         with tf.device(self._rows.device):
             self._rows.scatter_nd_add([[worker]], row[None])
             # This is one operation, since other workers do the same.

@@ -92,7 +92,8 @@ class RateMeter:
         if self._since is None or not self._num_steps:
             return None
         now = self._read()
-        secs, num_examples, times = (new - old for new, old in zip(now, self._since, strict=True))
+        changes = (new - old for new, old in zip(now, self._since, strict=True))
+        secs, num_examples, times, dropped = changes
         if not num_examples:
             return None
         secs -= self._left_out
@@ -100,7 +101,7 @@ class RateMeter:
             num_steps=self._num_steps,
             num_examples=num_examples,
             secs=secs,
-            workers=tuple(self._shares(times, secs)),
+            workers=tuple(self._shares(times, dropped, secs)),
         )
         self._restart_at(now)
         return rate
@@ -119,25 +120,28 @@ class RateMeter:
         workers = (WorkerShare(f"worker {index}", *row) for index, row in enumerate(rows))
         return dataclasses.replace(rate, workers=tuple(workers))
 
-    def _shares(self, times: np.ndarray, secs: float) -> Iterator[WorkerShare]:
+    def _shares(self, times: np.ndarray, dropped: np.ndarray, secs: float) -> Iterator[WorkerShare]:
         """Yields the shares of the time, for each worker that this task knows.
 
         Args:
             times: As `StepTimes.read`.
+            dropped: As `TrainFunction.num_dropped`.
             secs: All the time.
         """
         secs = max(secs, 1e-9)
-        is_asynchronous = traits.is_async(self._strategy)
+        are_served = traits.has_remote_variables(self._strategy)
         for index, row in enumerate(times):
-            num_steps = row[step_times.STEPS] if is_asynchronous else self._num_steps
+            num_steps = row[step_times.STEPS] if are_served else self._num_steps
+            num_dropped = dropped[index] if len(dropped) else 0
             yield WorkerShare(
-                name=f"worker {index}" if is_asynchronous else "",
+                name=f"worker {index}" if are_served else "",
                 input=min(row[step_times.INPUT_SECS] / secs, 1.0),
                 exchange=min(max(row[step_times.EXCHANGE_SECS], 0.0) / secs, 1.0),
                 idle=max(1.0 - row[step_times.SECS_IN_STEPS] / secs, 0.0),
                 steps_per_second=num_steps / secs,
                 examples_per_second=row[step_times.EXAMPLES] / secs,
                 staleness=row[step_times.STALENESS] / max(num_steps, 1.0),
+                dropped=min(num_dropped / max(num_steps, 1.0), 1.0),
             )
 
     def _is_to_leave_out(self) -> bool:
@@ -149,4 +153,4 @@ class RateMeter:
 
     def _read(self) -> tuple:
         step = self._model.train_function
-        return self._stepped_at, int(step.num_examples), step.times.read()
+        return self._stepped_at, int(step.num_examples), step.times.read(), step.num_dropped

@@ -1,8 +1,26 @@
 """Shares of the time of a worker, and their tags in an event file."""
 
 import dataclasses
+import enum
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
+
+from kerasdist.training.context import traits
+
+
+class Pace(enum.Enum):
+    """Whom workers wait for."""
+
+    PEERS = "in each step for all others, with whom they sum up gradients"
+    SERVED = "for nobody, over parameter servers"
+    UPDATES = "over parameter servers for the update that their batches are a part of"
+
+
+def pace_of(strategy: object) -> Pace:
+    """Returns whom the workers of a strategy wait for."""
+    if not traits.has_remote_variables(strategy):
+        return Pace.PEERS
+    return Pace.SERVED if traits.is_async(strategy) else Pace.UPDATES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -12,14 +30,17 @@ class WorkerShare:
     Attributes:
         name: Such as "worker 1"; "" if there is only one.
         input: Share of the time spent waiting for batches, from 0 to 1.
-        exchange: Share spent on messages: summing the gradients or, with parameter servers,
-            fetching weights and sending gradients.
-        idle: Share between its steps, in callbacks and logs; with parameter servers, the time in
+        exchange: Share spent on messages, and on waiting for the other workers of a step: summing
+            the gradients or, with parameter servers, fetching weights and sending gradients.
+        idle: Share between its steps, in callbacks and logs; with asynchronous workers, the time in
             which the chief had nothing for it. 0 on accelerators, where it is unknown.
-        steps_per_second: Steps per second; with parameter servers, those of this worker.
+        steps_per_second: Steps per second; with parameter servers, batches of this worker, also
+            those that were dropped.
         examples_per_second: Those of this worker, with parameter servers; otherwise 0.
-        staleness: With parameter servers, the mean number of updates that others made while a step
+        staleness: With parameter servers, the mean number of updates that were made while a step
             was computed; otherwise 0.
+        dropped: The share of its batches that came too late for their update, which synchronous
+            workers over parameter servers compute again; otherwise 0.
     """
 
     name: str
@@ -29,10 +50,11 @@ class WorkerShare:
     steps_per_second: float = 0.0
     examples_per_second: float = 0.0
     staleness: float = 0.0
+    dropped: float = 0.0
 
     NUMBERS: ClassVar = (
         *("input", "exchange", "idle"),
-        *("steps_per_second", "examples_per_second", "staleness"),
+        *("steps_per_second", "examples_per_second", "staleness", "dropped"),
     )
 
     @property
@@ -52,23 +74,29 @@ _SHARES = {
     "exchange": "communication_share",
     "idle": "between_steps_share",
 }
-# Tags of what only asynchronous workers have.
+# Tags of what only workers of parameter servers have, each for itself.
 _OWN = {
     "steps_per_second": "steps_per_second",
     "examples_per_second": "examples_per_second",
     "staleness": "staleness",
 }
+# And of these, only synchronous ones.
+_OF_UPDATES = {"dropped": "dropped_share"}
 
 
-def tags_of(workers: Sequence[WorkerShare], *, are_asynchronous: bool) -> dict[str, float]:
+def tags_of(workers: Sequence[WorkerShare], pace: Pace) -> dict[str, float]:
     """Returns numbers by their tags: `input_wait_share`, `input_wait_share/worker 1`, ..."""
     if not workers:
         return {}
     numbers = {tag: _mean(workers, field) for field, tag in _SHARES.items()}
-    if are_asynchronous:
+    if pace is not Pace.PEERS:
         numbers["staleness/mean"] = _mean(workers, "staleness", weight="steps_per_second")
-    if len(workers) > 1 or are_asynchronous:
-        fields = _SHARES | (_OWN if are_asynchronous else {})
+    if pace is Pace.UPDATES:
+        tag = _OF_UPDATES["dropped"]
+        numbers[tag] = _mean(workers, "dropped", weight="steps_per_second")
+    if len(workers) > 1 or pace is not Pace.PEERS:
+        fields = _SHARES | (_OWN if pace is not Pace.PEERS else {})
+        fields |= _OF_UPDATES if pace is Pace.UPDATES else {}
         numbers |= {
             f"{tag}/{worker.name}": getattr(worker, field)
             for worker in workers
@@ -88,11 +116,18 @@ def of_tags(numbers: Mapping[str, float]) -> list[WorkerShare]:
             name,
             **{
                 field: numbers.get(f"{tag}/{name}" if name else tag, 0.0)
-                for field, tag in (_SHARES | (_OWN if name else {})).items()
+                for field, tag in (_SHARES | (_OWN | _OF_UPDATES if name else {})).items()
             },
         )
         for name in names
     ]
+
+
+def pace_in(numbers: Mapping[str, float]) -> Pace:
+    """Returns the pace that `tags_of` was given, from its result."""
+    if _OF_UPDATES["dropped"] in numbers:
+        return Pace.UPDATES
+    return Pace.SERVED if "staleness/mean" in numbers else Pace.PEERS
 
 
 def _mean(workers: Sequence[WorkerShare], field: str, *, weight: str | None = None) -> float:

@@ -159,6 +159,11 @@ class StagedUpdate:
         )
         return {"losses": losses, "logs": logs}
 
+    def note_times(self, gradients: list, variables: list, num_examples: Any) -> None:
+        """Notes on a worker that the gradients of a batch are there."""
+        if self._model_step:
+            self._model_step.times.end_batch(gradients, variables, num_examples)
+
     def take_over(self, half: "_Half") -> None:
         """Notes what a step has come to before the sum; see `LocalDelivery.hand_over`."""
         if self._half is not None:
@@ -283,12 +288,13 @@ def _num_reads(variables: list) -> list[int]:
 class _StagedDelivery(LocalDelivery):
     """Stages gradients; what follows the sum is not traced on the worker."""
 
-    needs_divisors = True
+    needs_divisors = is_apart = True
 
     def __init__(self, update: StagedUpdate):
         self._update = update
 
     def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any) -> None:
+        self._update.note_times(gradients, variables, replica.num_examples)
         half = _Half(
             gradients=gradients,
             variables=variables,
@@ -311,6 +317,8 @@ class _DeliveryOfChief(RemoteDelivery):
     def __init__(self, joined: list[tuple]):
         super().__init__()
         self._joined = joined
+
+    is_apart = True
 
     def _send(self, gradients: list, variables: list) -> list:
         for gradient, variable in zip(gradients, variables, strict=True):

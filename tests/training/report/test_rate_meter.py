@@ -21,7 +21,9 @@ class Training:
         self.distribute_strategy = kerasdist.make_strategy()
         self.times = np.zeros([1, step_times.NUM_COLUMNS])
         self.train_function = types.SimpleNamespace(
-            num_examples=0, times=types.SimpleNamespace(read=self.times.copy)
+            num_examples=0,
+            times=types.SimpleNamespace(read=self.times.copy),
+            num_dropped=np.zeros([0], np.int64),
         )
         self.meter = RateMeter(cast(Any, self), clock=self.clock)
         self.batch = -1
