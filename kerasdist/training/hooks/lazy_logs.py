@@ -11,6 +11,9 @@ from typing import Any
 
 import keras
 
+# The log of an epoch that says how many batches came too late for their update.
+STALE = "stale"
+
 
 class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-override]
     """The logs of a step: a dict of numbers that reads the metrics at its first use.

@@ -19,6 +19,8 @@ class TrainFunction:
         joins_batches: Whether each step takes several batches of the program, joined.
         times: `StepTimes`, or `WorkerTimes` beside parameter servers: where the time of the steps
             goes, where a callback measures it.
+        num_dropped: How many batches of each worker since `restart` came too late for their update,
+            and were dropped and computed again: int64 [workers]; empty where none can.
     """
 
     callbacks: tuple = ()
@@ -26,6 +28,7 @@ class TrainFunction:
     joins_batches = False
     losses: Any
     times: Any
+    num_dropped: np.ndarray = np.zeros([0], np.int64)
 
     def __call__(self, data: Any) -> dict:
         """Runs the steps that `data` asks for, and answers it; returns logs to be read later.
@@ -59,14 +62,6 @@ class TrainFunction:
     def num_steps_of_epoch(self) -> int:
         """How many steps of the epoch asynchronous workers have made, as far as anybody knows."""
         return 0
-
-    @property
-    def num_dropped(self) -> np.ndarray:
-        """How many batches of each worker since `restart` were dropped, and computed again.
-
-        They came too late for their update: int64 [workers]. Empty where updates wait for all.
-        """
-        return np.zeros([0], np.int64)
 
     def restart(self) -> None:
         """Begins a `fit` or `evaluate`: counts from 0, and looks at the first batch again."""
@@ -126,7 +121,7 @@ class EnclosingFunction(TrainFunction):
         return self.inside.num_steps_of_epoch
 
     @property
-    def num_dropped(self) -> np.ndarray:
+    def num_dropped(self) -> np.ndarray:  # ty: ignore[incompatible-property-override]
         return self.inside.num_dropped
 
     def restart(self) -> None:

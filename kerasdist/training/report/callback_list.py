@@ -18,7 +18,7 @@ from kerasdist.training.context import peers, traits
 from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.hooks.update_callback import UpdateCallback
-from kerasdist.training.report import chief, drift
+from kerasdist.training.report import chief, drift, dropped_batches, log_lines
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.report.wrapper import Wrapper
 from kerasdist.training.trial import fit
@@ -75,9 +75,17 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_train_end(self, logs: dict | None = None) -> None:
         with self._sorted(_is_outer):
             super().on_train_end(logs)
+        self._tell_of_dropped_batches()
         # Callbacks may have set weights just now. Without an epoch there are no logs, nor weights.
         if logs is not None:
             self._look_for_drift()
+
+    def _tell_of_dropped_batches(self) -> None:
+        train_function = self.model.train_function
+        if not isinstance(train_function, TrainFunction):
+            return
+        if line := dropped_batches.describe(train_function.num_dropped):
+            log_lines.say(self._strategy, line)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         with self._sorted(_is_inner):

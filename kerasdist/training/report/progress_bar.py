@@ -9,7 +9,7 @@ import keras
 
 from kerasdist.support import terminal
 from kerasdist.training.context import running_call
-from kerasdist.training.hooks.lazy_logs import LazyLogs
+from kerasdist.training.hooks.lazy_logs import STALE, LazyLogs
 
 # `callbacks.Throughput` adds it to the logs of an epoch; the line has a rate already.
 _RATE = "examples_per_second"
@@ -37,6 +37,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._first_step: tuple[float, int] | None = None  # None if no rate is to be shown.
         self._train_function: Any = None
         self._not_shown: dict = {}
+        self._rate = self._stale = ""  # What is shown behind the time of a step.
 
     def set_params(self, params: dict) -> None:
         verbose = params["verbose"]
@@ -53,6 +54,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         super().on_epoch_begin(epoch, logs)
         self._first_step = None
         self._not_shown = {}
+        self._rate = self._stale = ""
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         # A callback that compiles the model in its last step leaves it without one.
@@ -62,7 +64,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._count_steps(batch)
         if self._is_due(logs):
             self._show_rate()
-            super().on_train_batch_end(self.seen - 1, logs)
+            super().on_train_batch_end(self.seen - 1, self._without_stale(logs))
             self._note_line(is_open=True)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -96,10 +98,19 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
             self.target = min(target, self.seen)
         shown = {**self._not_shown, **(logs or {})}
         shown.pop(_RATE, None)
-        super().on_epoch_end(epoch, shown)
+        super().on_epoch_end(epoch, self._without_stale(shown))
         self._note_line(is_open=False)
         if target is not None:
             self.target = target
+
+    def _without_stale(self, logs: dict | None) -> dict | None:
+        """Shows the log that is a count beside the rate, and returns the others."""
+        if logs is None or STALE not in logs:
+            return logs
+        others = dict(logs)
+        self._stale = f" - {others.pop(STALE):.0f} stale"
+        self._name_unit()
+        return others
 
     def _count_steps(self, batch: int) -> None:
         # A Checkpoint waits for all steps that asynchronous workers make: those end together, and
@@ -133,7 +144,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         secs = time.perf_counter() - start
         num_examples = self._num_examples() - num_examples
         if num_examples > 0:  # A `fit` in a callback begins to count anew.
-            self.progbar.unit_name = f"step - {num_examples / secs:.0f} examples/s"
+            self._rate = f" - {num_examples / secs:.0f} examples/s"
+            self._name_unit()
+
+    def _name_unit(self) -> None:
+        if self.progbar is not None:
+            self.progbar.unit_name = f"step{self._rate}{self._stale}"
 
     def _num_examples(self) -> int:
         return int(self._train_function.num_examples) if self._train_function else 0

@@ -153,4 +153,4 @@ class RateMeter:
 
     def _read(self) -> tuple:
         step = self._model.train_function
-        return self._stepped_at, int(step.num_examples), step.times.read(), step.num_dropped
+        return self._stepped_at, int(step.num_examples), step.times.read(), step.num_dropped.copy()

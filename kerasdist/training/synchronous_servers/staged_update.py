@@ -294,7 +294,6 @@ class _StagedDelivery(LocalDelivery):
         self._update = update
 
     def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any) -> None:
-        self._update.note_times(gradients, variables, replica.num_examples)
         half = _Half(
             gradients=gradients,
             variables=variables,
@@ -305,6 +304,7 @@ class _StagedDelivery(LocalDelivery):
             num_reads=[],
         )
         self._update.take_over(half)
+        self._update.note_times(gradients, variables, replica.num_examples)
 
 
 class _DeliveryOfChief(RemoteDelivery):

@@ -6,6 +6,7 @@ them. The chief makes the updates itself, in one graph (`rounds`).
 
 import dataclasses
 import math
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.hooks.graph_function import graph_function
-from kerasdist.training.hooks.lazy_logs import RecentLogs
+from kerasdist.training.hooks.lazy_logs import STALE, RecentLogs
 from kerasdist.training.parameter_servers import call_runner, ledger
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls
@@ -54,8 +55,6 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     Attributes:
         updates_made: By the last call.
-        num_dropped: How many batches each worker has computed with weights that were too old, since
-            `restart`: int64 [workers].
     """
 
     _make_steps = WorkerRounds
@@ -88,6 +87,7 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._of_number: dict[int, Callable] = {}  # The graphs of the chief, once they are traced.
         self.updates_made = UpdatesMade()
         self.num_dropped = np.zeros([num_seats], np.int64)
+        self._num_dropped_before = 0  # The epoch.
 
     def _make_delivery(self) -> LocalDelivery:
         return self._update.delivery()
@@ -109,6 +109,7 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._abandon_round()
         super().restart()
         self.num_dropped = np.zeros_like(self.num_dropped)
+        self._num_dropped_before = 0
 
     def _call(self, data: Any) -> dict:
         if not isinstance(data, Calls):
@@ -116,12 +117,16 @@ class SynchronousStepFunction(WorkerStepFunction):
                 "Synchronous workers over parameter servers train with `fit`. Received: "
                 "`train_on_batch`, whose batch one worker would compute alone."
             )
+        if self._calls() is not data:
+            self._num_dropped_before = int(self.num_dropped.sum())
         self._note_calls(data)
         call = data.take()
         if call is None:
             raise StopIteration
+        start = time.perf_counter()
         with self._abandoned():
             num_taken = self._make(call)
+            self.times.add_call(time.perf_counter() - start)
             data.end(call, num_taken, tuple(self._state.given))
             if data.peek() is None:
                 self._close_round()
@@ -132,6 +137,12 @@ class SynchronousStepFunction(WorkerStepFunction):
         return RecentLogs(
             self._read_recent, read_exact=self._read_exact, nesting=self._model_step.logs.nesting
         )
+
+    def _read_logs(self) -> dict:
+        logs = super()._read_logs()
+        if self._num_to_aggregate < len(self.num_dropped):
+            logs[STALE] = int(self.num_dropped.sum()) - self._num_dropped_before
+        return logs
 
     def _make(self, call: Call) -> int:
         """Makes the updates of a call; returns how many there are batches for."""

@@ -82,6 +82,10 @@ class WorkerRounds(WorkerSteps):
         form = BatchForm(data.element_spec or iterator.element_spec[1])
 
         def contribute(key: tf.Tensor, position: Any, kind: Any, memory: tuple) -> tuple:
+            with self._model_step.times.of_batch(self._optimizers):
+                return contribute_timed(key, position, kind, memory)
+
+        def contribute_timed(key: tf.Tensor, position: Any, kind: Any, memory: tuple) -> tuple:
             sources: dict[int, Callable] = {}
             if iterator is not None:
                 sources[NEXT] = lambda: self._next_of(data, iterator, form, generation, position)
