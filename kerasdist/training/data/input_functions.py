@@ -10,8 +10,9 @@
 
 The function's dataset yields what its worker takes in one step, which is then split over the
 worker's own replicas: the context counts a worker as one replica. On the devices of one machine
-that is the global batch; of several workers, each one's part of it; with parameter servers, where a
-step is one worker's, the whole batch. `get_per_replica_batch_size` gives the right size everywhere.
+that is the global batch; of several workers that make a step together, each one's part of it; with
+asynchronous workers, of which each makes steps of its own, the whole batch.
+`get_per_replica_batch_size` gives the right size everywhere.
 """
 
 from collections.abc import Callable

@@ -7,6 +7,7 @@ batches.
 
 import collections
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -222,6 +223,7 @@ class WorkerEpochIterator(EpochIterator):
         self._function = None
         self._data: WorkerDataSource | None = None
         if input_functions.is_function(x):
+            x = functools.partial(_of_step, x, self._batches_per_step)
             self._function = x if class_weight is None else _weighed(x, class_weight)
         elif isinstance(x, tf.distribute.DistributedDataset):
             raise ValueError(
@@ -290,7 +292,9 @@ class WorkerEpochIterator(EpochIterator):
             for *_, calls in self._calls_of_epoch():
                 call = calls.take()
                 calls.end(call, self._num_steps_of(call))
-        yield from self._calls_of_epoch(place.step, place.given)
+        # Each worker can have one of them.
+        is_for_workers = len(place.given) <= peers.num_workers(self._strategy)
+        yield from self._calls_of_epoch(place.step, place.given if is_for_workers else ())
 
     def _calls_of_epoch(
         self, step: int = 0, given: tuple[int, ...] = ()
@@ -387,6 +391,14 @@ class WorkerEpochIterator(EpochIterator):
             steps_per_call=steps_per_call,
             runs_ahead=not (self._is_together or owners),
         )
+
+
+def _of_step(
+    function: Callable, num_batches: int, context: tf.distribute.InputContext
+) -> tf.data.Dataset:
+    """Calls a function of the InputContext for a worker whose batch is one of several of a step."""
+    of_worker = context.num_input_pipelines, context.input_pipeline_id
+    return function(tf.distribute.InputContext(*of_worker, num_batches))
 
 
 def _weighed(function: Callable, class_weight: dict) -> Callable:

@@ -117,6 +117,10 @@ class RoundState(NamedTuple):
             self.set_again(sorted([*self.again, int(row[SEAT_POSITION])]))
         row[[INCARNATION, STATUS]] = incarnation, ABSENT
 
+    def expect_all(self) -> None:
+        """Lets seats get batches before their workers come, so that each has as many as others."""
+        self.seats[:, STATUS] = IDLE
+
 
 # What follows is of tensors.
 
@@ -148,7 +152,9 @@ def heard(state: RoundState, message: tf.Tensor, *, is_done: tf.Tensor, is_end: 
     end = tf.where(is_known & is_end, tf.minimum(end, row[SEAT_POSITION]), end)
     old_key = row[SEAT_KEY]
     status = tf.where(is_stale, tf.constant(COMPUTING, tf.int64), IDLE)
-    row[STATUS] = tf.where(is_known, status, row[STATUS])
+    # A worker that begins may have been given a batch already.
+    is_free = tf.reduce_any([is_done, is_end, tf.equal(row[STATUS], ABSENT)])
+    row[STATUS] = tf.where(is_known & is_free, status, row[STATUS])
     row[SEAT_KEY] = tf.where(is_stale, key, old_key)
     row[SEAT_UPDATE] = tf.where(is_stale, update, row[SEAT_UPDATE])
     row[NUM_STALE] += stale

@@ -226,6 +226,9 @@ class SynchronousStepFunction(WorkerStepFunction):
         self._seats.open(start)
         for seat, incarnation in enumerate(self._seats.incarnations):
             self._state.free(seat, incarnation)
+        # Where each worker reads a part of its own, who takes a batch decides which one it is.
+        if not source.data.is_strict and not self._watch.lost_workers():
+            self._state.expect_all()
 
     def _arguments(self, source: Pass, seat: int) -> tuple:
         numbers = [source.generation, seat, self._seats.incarnations[seat]]

@@ -99,7 +99,8 @@ class WorkerRounds(WorkerSteps):
                 step = functools.partial(self._traced_step, 0, position, form.batch_of(tensors))
                 return update.stage(key, step)
 
-            staged = compute() if data.is_counted else _if(has_batch, compute)
+            is_sure = data.is_counted or not data.is_on_workers
+            staged = compute() if is_sure else _if(has_batch, compute)
             return staged, has_batch, tensors if keeps_batches else []
 
         with self._ledger.tracing(), self._data_waits.noted():

@@ -18,6 +18,7 @@ X = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True))
 EXAMPLES_OF_UPDATE, NUM_WORKERS = 8, 2
 ENDED = "Your input ran out of data; interrupting training"
+SHORT_EPOCHS = {"epochs": 2, "steps_per_epoch": 3}
 CASES = {}
 
 
@@ -66,6 +67,86 @@ def some_epochs_later(size):
 def several_updates_in_a_call_of_short_epochs(size):
     given = {"x": examples().batch(size), "epochs": 3, "steps_per_epoch": 3}
     return {**given, "steps_per_execution": 2}
+
+
+def some_examples(x, y):
+    return x[0] > -1
+
+
+@case
+def dataset_of_unknown_length(size):
+    return {"x": examples().shuffle(NUM_EXAMPLES).filter(some_examples).batch(size), "epochs": 3}
+
+
+@case
+def dataset_of_unknown_length_in_steps(size):
+    return {"x": examples().filter(some_examples).batch(size), "epochs": 5, "steps_per_epoch": 2}
+
+
+@case
+def dataset_without_end(size):
+    return {"x": examples().repeat().batch(size), "epochs": 3, "steps_per_epoch": 4}
+
+
+@case
+def dataset_that_is_shuffled_twice(size):
+    data = examples().shuffle(9).map(lambda x, y: (x * 2, y)).shuffle(9)
+    return {"x": data.batch(size), "epochs": 3}
+
+
+@case
+def several_updates_in_a_call_of_unknown_length(size):
+    data = examples().filter(some_examples).batch(size)
+    return {"x": data, "epochs": 3, "steps_per_execution": 3}
+
+
+def batches(size):
+    for start in range(0, NUM_EXAMPLES, size):
+        yield X[start : start + size], Y[start : start + size]
+
+
+@case
+def generator(size):
+    return {"x": (batch for _ in range(2) for batch in batches(size)), **SHORT_EPOCHS}
+
+
+@case
+def generator_shorter_than_an_epoch(size):
+    return {"x": batches(size), **SHORT_EPOCHS}
+
+
+@case
+def dataset_of_a_generator(size):
+    spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
+    data = tf.data.Dataset.from_generator(lambda: batches(size), output_signature=spec)
+    return {"x": data, "epochs": 3}
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, size):
+        super().__init__()
+        self.batches = list(batches(size))
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+@case
+def py_dataset(size):
+    return {"x": Batches(size), "epochs": 3}
+
+
+def part_of_worker(context):
+    part = examples().take(24).shard(context.num_input_pipelines, context.input_pipeline_id)
+    return part.repeat().batch(context.get_per_replica_batch_size(EXAMPLES_OF_UPDATE))
+
+
+@case
+def parts_that_a_function_makes(size):
+    return {"x": part_of_worker, "epochs": 3, "steps_per_epoch": 2}
 
 
 def outcome_of(name, strategy, size):

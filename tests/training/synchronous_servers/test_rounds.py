@@ -30,7 +30,7 @@ class Training:
         self.contribute, self.num_batches = contribute, num_batches
         self.queues = [self.rounds.new_queue() for _ in range(num_workers)]
         self.state = self.rounds.first_state()
-        self.threads, self.kinds, self.log = [], [], []
+        self.threads, self.kinds, self.log, self.seats = [], [], [], []
         number = tf.TensorSpec([], tf.int64)
         # A worker is traced first: an update is made of what it stages.
         work = graph_function(self._work_on).get_concrete_function
@@ -101,6 +101,7 @@ class Training:
         found = self._updates(number, np.int64(num_updates), vector, self.rounds.said, *self.queues)
         num_made, self.state, log = self.rounds.result_of(found.numpy(), number)
         self.log += log[..., 0].tolist()
+        self.seats += log[..., 1].tolist()
         return num_made
 
     @property
@@ -128,6 +129,23 @@ def test_an_update_has_the_next_batches_where_all_are_aggregated(num_workers, nu
     np.testing.assert_allclose(training.value(), replayed(training.log), rtol=1e-6)
     assert not training.num_stale.any() and training.state.num_left == 0
     assert training.contributions.count() == 0
+
+
+def test_a_worker_that_is_expected_has_its_batch_when_it_comes():
+    training = Training(num_workers=2, num_to_aggregate=2)
+    training.begin(first=0, end=6)
+    training.state.expect_all()
+    found = []
+
+    update = threading.Thread(target=lambda: found.append(training.updates(1)))
+    update.start()
+    with training.workers():  # The second one comes when the first could have taken both batches.
+        update.join(60)
+        assert found == [1]
+        assert training.updates(2) == 2
+
+    np.testing.assert_array_equal(training.log, [[0, 1], [2, 3], [4, 5]])
+    np.testing.assert_array_equal(training.seats, [[0, 1]] * 3)
 
 
 def test_the_first_batches_make_the_update_and_late_ones_are_computed_again():
