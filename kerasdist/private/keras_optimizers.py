@@ -232,10 +232,14 @@ class _Walk(list):
 
 
 def know_parts(optimizer: BaseOptimizer, variable: Any) -> None:
-    """Lets an optimizer find the slots of a sharded variable by each of its parts."""
+    """Lets an optimizer find the slots of a sharded variable by each of its parts.
+
+    A slot itself, such as a sum of gradients, has none.
+    """
     indices = optimizer._trainable_variables_indices
-    for part in variable.variables:
-        indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
+    index = indices.get(optimizer._var_key(variable))
+    if index is not None:
+        indices.update({optimizer._var_key(part): index for part in variable.variables})
 
 
 def counter_of(optimizer: BaseOptimizer) -> keras.Variable:

@@ -23,7 +23,7 @@ def scale_loss(replica: Replica, original: Callable, optimizer: Any, loss: Any) 
     work of one per gradient. In another step, of which only the optimizer's own gradients are known
     to come from this loss, a loss that is scaled is divided by the number of replicas meanwhile:
     what an example adds to a float16 gradient is then what it adds on one device, and becomes
-    infinite with it.
+    infinite with it. So it is where an update is made of several batches.
     """
     if replica.updates.are_local:
         return original(optimizer, loss)
@@ -33,11 +33,22 @@ def scale_loss(replica: Replica, original: Callable, optimizer: Any, loss: Any) 
         if replica.weighs_loss:
             loss = replica.weigh(loss)
         elif _scale_of(optimizer) is not None:
-            loss = loss / gradient_aggregation.num_replicas()
-            scaled = _scaled_loss(replica, original, optimizer, loss)
-            replica.losses.divisions.append(Division(loss=scaled, optimizer=optimizer))
-            return scaled
+            number = gradient_aggregation.num_replicas()
+            return _divided_loss(replica, original, optimizer, loss, number)
+    elif replica.delivery.num_batches > 1 and (
+        replica.weighs_loss or _scale_of(optimizer) is not None
+    ):
+        return _divided_loss(replica, original, optimizer, loss, replica.delivery.num_batches)
     return _scaled_loss(replica, original, optimizer, loss)
+
+
+def _divided_loss(
+    replica: Replica, original: Callable, optimizer: Any, loss: Any, number: int
+) -> tf.Tensor:
+    """Scales a loss divided by the number of parts that the global batch has."""
+    scaled = _scaled_loss(replica, original, optimizer, loss / number)
+    replica.losses.divisions.append(Division(loss=scaled, optimizer=optimizer))
+    return scaled
 
 
 def _scaled_loss(replica: Replica, original: Callable, optimizer: Any, loss: Any) -> tf.Tensor:

@@ -122,8 +122,11 @@ class RemoteDelivery(LocalDelivery):
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
                 result = original(optimizer, gradients, variables)
                 self._begin_updating()  # No weight may have been updated.
-            for change, changed in overwriting:
-                self.change(change, changed)
+            for change, changed, is_of_parts in overwriting:
+                if is_of_parts:
+                    self.change(change, changed)
+                else:
+                    change(optimizer, changed)
             return result
 
     def _divide(
@@ -332,10 +335,12 @@ def _without_overwriting(
     """Leaves out what Keras does to weights last: averages in their place, and their constraints.
 
     It reads them on the worker and assigns to them, which takes back what others make of them
-    meanwhile. Weights that are divided need to be together for a constraint.
+    meanwhile.
 
     Yields:
-        What `RemoteDelivery.change` takes to do so afterwards.
+        What does so afterwards, in this order: a function of the optimizer and variables, these
+        variables, and whether it is for each part by itself. Weights that are divided need to be
+        together for a constraint.
     """
     constraints = [
         (variable, variable.constraint)
@@ -343,15 +348,15 @@ def _without_overwriting(
         if gradient is not None
         and isinstance(variable, keras.Variable)  # TensorFlow's keeps its constraint.
         and variable.constraint is not None
-        and not divided_values.is_sharded(variable.value)
     ]
     frequency = optimizer.ema_overwrite_frequency
     changes: list[tuple] = []
     if optimizer.use_ema and frequency:
         overwrite = functools.partial(keras_optimizers.overwrite_each, frequency)
-        changes.append((overwrite, keras_optimizers.variables_trained_by(optimizer)))
+        changes.append((overwrite, keras_optimizers.variables_trained_by(optimizer), True))
     for variable, constraint in constraints:
-        changes.append((functools.partial(_constrain, constraint), [variable]))
+        is_of_parts = not divided_values.is_sharded(variable.value)
+        changes.append((functools.partial(_constrain, constraint), [variable], is_of_parts))
         variable.constraint = None
     optimizer.ema_overwrite_frequency = None
     try:

@@ -16,9 +16,11 @@ class LocalDelivery:
         needs_divisors: Whether it asks what the losses were divided by.
         is_apart: Whether what follows the sum is traced in another graph, once for several steps.
             Of the step, that graph has what came of the callbacks' `extra_sums`, and no more.
+        num_batches: Of how many batches, each of the size of the step's, an update is made.
     """
 
     needs_divisors = is_apart = False
+    num_batches = 1
 
     def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any):
         """Hands the gradients of the global batch to what follows: callbacks, and the optimizer.

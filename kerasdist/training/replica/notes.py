@@ -38,7 +38,7 @@ class WholeGradients:
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Division:
-    """A scaled loss that was divided by the number of replicas.
+    """A scaled loss that was divided by the number of replicas, or of the batches of an update.
 
     Attributes:
         loss: As the program has it.

@@ -50,11 +50,13 @@ class Value:
         how: What it becomes with those of other batches.
         beside: The variable of TensorFlow's, in one piece and of the same shape, on whose server it
             waits; None for that of the first one that has such a variable.
+        factor: By which a mean is multiplied.
     """
 
     tensor: Any
     how: How
     beside: Any = None
+    factor: int = 1
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -74,10 +76,12 @@ class Taken:
 
     Attributes:
         values: What became of the values, in the order in which they are staged.
+        weight: The sum of what the losses of the batches were divided by: float64.
         num_examples: Of the batches: float64.
     """
 
     values: list
+    weight: tf.Tensor
     num_examples: tf.Tensor
 
 
@@ -101,6 +105,7 @@ class _Piece:
     Attributes:
         device: Where.
         how: What becomes of them.
+        factor: As of `Value`.
         positions: Theirs among all.
         shapes: Theirs; of slices that of the variable.
         dtypes: Of what is staged.
@@ -108,6 +113,7 @@ class _Piece:
 
     device: str
     how: How
+    factor: int
     positions: tuple[int, ...]
     shapes: tuple[tf.TensorShape, ...]
     dtypes: tuple[tf.DType, ...]
@@ -155,7 +161,7 @@ class _Piece:
         counts = weights.fractions if self.how is How.MEAN else weights.shares
         # What a batch without weight has computed counts for nothing, NaN included.
         return [
-            tf.math.multiply_no_nan(tensor, tf.cast(count, tensor.dtype))
+            tf.math.multiply_no_nan(tensor, tf.cast(count * self.factor, tensor.dtype))
             for tensor, count in zip(tensors, counts, strict=True)
         ]
 
@@ -225,13 +231,15 @@ class Contributions:
             keys: int64 scalars, in the order in which the batches are added up.
         """
         values: dict[int, Any] = {}
+        weight: Any = None
         num_examples: Any = None
         for device, pieces in self._by_device().items():
             with tf.device(device):
                 batches = self._unstaged(device, keys)
                 numbers = [tf.ensure_shape(header, [2]) for header, *_ in batches]
                 divisors, counts = zip(*map(tf.unstack, numbers), strict=True)
-                num_examples = tf.add_n(counts)  # All servers have them.
+                # All servers have them.
+                weight, num_examples = tf.add_n(divisors), tf.add_n(counts)
                 weights = _Weights(_fractions(divisors), _fractions(counts))
                 start = 1
                 for piece in pieces:
@@ -240,7 +248,9 @@ class Contributions:
                     values.update(zip(piece.positions, found, strict=True))
                     start = end
         return Taken(
-            values=[value for _, value in sorted(values.items())], num_examples=num_examples
+            values=[value for _, value in sorted(values.items())],
+            weight=weight,
+            num_examples=num_examples,
         )
 
     def drop(self, key: tf.Tensor) -> None:
@@ -292,13 +302,14 @@ def _pieces_of(values: list[Value]) -> Iterable[_Piece]:
         device = first_device if value.beside is None else value.beside.device
         is_sliced = len(value.dtypes) > 1
         if not is_sliced and local_copies.is_small(tf.TensorSpec(value.shape, *value.dtypes)):
-            kind = device, value.how, value.dtypes
+            kind = device, value.how, value.factor, value.dtypes
             small.setdefault(kind, []).append((position, value.shape))
         else:
-            yield _Piece(device, value.how, (position,), (value.shape,), value.dtypes)
-    for (device, how, dtypes), members in small.items():
+            shapes = (value.shape,)
+            yield _Piece(device, value.how, value.factor, (position,), shapes, value.dtypes)
+    for (device, how, factor, dtypes), members in small.items():
         positions, shapes = zip(*members, strict=True)
-        yield _Piece(device, how, positions, shapes, dtypes)
+        yield _Piece(device, how, factor, positions, shapes, dtypes)
 
 
 def _fractions(weights: Iterable) -> list:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import variable_adapter
+from kerasdist.training.context import deployment
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.hooks import divided_values
 from kerasdist.training.hooks.graph_function import rare_cond
@@ -24,6 +25,7 @@ from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.replica import graph_facts, replicas
 from kerasdist.training.replica.delivery import LocalDelivery
+from kerasdist.training.replica.notes import Divisor, LossNotes
 from kerasdist.training.replica.replicas import OneDevice, Replica
 from kerasdist.training.step import replica_run
 from kerasdist.training.step.model_step import ModelStep
@@ -89,7 +91,8 @@ class StagedUpdate:
 
     def delivery(self) -> LocalDelivery:
         """Returns what takes over the gradients of a step that is traced."""
-        return _StagedDelivery(self)
+        number = deployment.remote_workers(self._strategy).num_to_aggregate
+        return _StagedDelivery(self, number or 1)
 
     def stage(
         self, key: tf.Tensor, step: Callable[[tf.Variable], replica_run.GlobalStep]
@@ -208,6 +211,7 @@ class StagedUpdate:
                 is_first=True,
                 draws_alone=True,
                 sums=dict(zip(half.sums, sums, strict=True)),
+                losses=LossNotes(divisors=_divisors_of(half, taken)),
             )
 
         def make_update(replica: Replica, _: int) -> Any:
@@ -238,6 +242,12 @@ class StagedUpdate:
             self._model_step.show(losses, logs, is_discarded=is_discarded)
 
 
+def _divisors_of(half: _Half, taken: Taken) -> list[Divisor]:
+    """Returns what the losses of an update are divided by, as callbacks ask for it."""
+    first, *_ = [*half.replica.losses.divisors, None]
+    return [] if first is None else [Divisor(name=first.name, total=taken.weight)]
+
+
 def _put_back(before: list[tuple]) -> None:
     for state, value in before:
         state.assign(value)
@@ -246,18 +256,19 @@ def _put_back(before: list[tuple]) -> None:
 def _gradients_of(half: _Half) -> list[Value]:
     """Returns the gradients on their servers, those of a divided weight each with its part."""
     values = []
+    is_divided = bool(half.replica.losses.divisions)  # See `loss_scale`.
+    factor = half.replica.delivery.num_batches if is_divided else 1
     for gradient, variable in zip(half.gradients, half.variables, strict=True):
         if gradient is None:
             continue
         # Those of Keras' float8 layers are the largest inputs that they have seen.
         how = How.LARGEST if gradient_aggregation.is_overwritten(variable) else How.MEAN
         weight = variable_adapter.value_of(variable)
-        is_divided = divided_values.is_sharded(weight)
         pieces = [gradient]
-        if is_divided:
+        if divided_values.is_sharded(weight):
             pieces = sharded_variables.divided_argument(gradient, weight)
         for piece, part in zip(pieces, divided_values.parts_of(weight), strict=True):
-            values.append(Value(piece, how, beside=part))
+            values.append(Value(piece, how, beside=part, factor=factor))
     return values
 
 
@@ -290,8 +301,8 @@ class _StagedDelivery(LocalDelivery):
 
     needs_divisors = is_apart = True
 
-    def __init__(self, update: StagedUpdate):
-        self._update = update
+    def __init__(self, update: StagedUpdate, num_batches: int):
+        self._update, self.num_batches = update, num_batches
 
     def hand_over(self, rest: Callable, gradients: list, variables: list, replica: Any) -> None:
         half = _Half(
