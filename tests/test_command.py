@@ -121,6 +121,18 @@ def test_clones_come_from_the_launch(monkeypatch, capsys):
     assert rows_of(capsys.readouterr().out)["replicas"].startswith("4 copies of the model")
 
 
+def test_backup_workers_come_from_the_launch(monkeypatch, capsys):
+    cluster = {"chief": ["d:2222"], "worker": ["a:2222", "b:2222", "e:2222"], "ps": ["c:2222"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    monkeypatch.setenv("KERASDIST_NUM_BACKUP_WORKERS", "1")
+
+    assert command.main(["plan", "--global_batch_size=32", "--num_examples=100"]) == 0
+    rows = rows_of(capsys.readouterr().out)
+    assert "each update the mean of the first 2 of 3 gradients" in rows["strategy"]
+    assert rows["steps per epoch"] == "2 for 100 examples"
+
+
 def test_clones_of_the_launch_must_be_a_number(monkeypatch, capsys):
     monkeypatch.setenv("KERASDIST_NUM_CLONES", "x")
 

@@ -10,6 +10,13 @@ read --batch_size images each:
     python -m kerasdist launch --workers 2 -- python -m models.recipes.inception_v3_imagenet \
         --dataset_dir=DIR
 
+As published, with backup workers: each step is the mean of the first gradients, here of two of
+three, and nobody waits for the slowest worker. "Revisiting Distributed Synchronous SGD" has 4
+backups of 100 workers; the learning rate is one for steps of 25 to 100 gradients:
+
+    python -m kerasdist launch --workers 3 --ps 1 --backup 1 -- \
+        python -m models.recipes.inception_v3_imagenet --dataset_dir=DIR
+
 RMSProp with decay 0.9, momentum 0.9 and epsilon 1.0; the learning rate 0.045 falls by 0.94 every
 two epochs, in stairs; moving averages with decay 0.9999; labels smoothed by 0.1; the second
 classifier has the weight 0.4.
@@ -18,8 +25,8 @@ Expected time and accuracy are the published ones: 73.5 % of the validation imag
 on eight K40 with 256 images a step, and 78 % in less than 65 hours on 100 GPUs, 56 times the speed
 of one. A step of 32 images takes 5.5 s on 2 cores, and all of them 64 days: too long for a laptop.
 
-The original trainer could leave out the slowest workers of a step; here all of them count. Flags of
-models.train that are added override those here.
+Without parameter servers all workers count. Flags of models.train that are added override those
+here, such as --num_replicas_to_aggregate, which that trainer had.
 """
 
 import sys

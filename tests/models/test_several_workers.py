@@ -101,6 +101,26 @@ def test_workers_and_parameter_servers_make_exactly_the_steps_asked_for(tmp_path
     assert files == RESULTS
 
 
+def test_the_line_of_slim_trains_without_waiting_for_the_slowest_worker(tmp_path):
+    deployment = [
+        *("--worker_replicas=3", "--num_ps_tasks=1"),
+        *("--sync_replicas", "--replicas_to_aggregate=2"),
+    ]
+    argv = [*arguments(tmp_path, "backup"), *deployment]
+
+    # Two batches of 16 make an update: those of both workers above.
+    with launch(
+        tmp_path, "-m", "models.train", *argv, options=["--workers=3", "--ps=1"]
+    ) as process:
+        output = process.stdout.read()
+    assert process.returncode == 0, output
+
+    weights(tmp_path / "backup")  # Checks the number of steps.
+    assert "synchronous workers, each update the mean of the first 2 of 3 gradients" in output
+    assert f"{STEPS_OF_AN_EPOCH} for 150 examples" in output
+    assert 0.0 < float(accuracy(output)) <= 1.0
+
+
 def test_workers_and_parameter_servers_given_by_hand_evaluate_each_example_once(tmp_path, capsys):
     argv = evaluation(tmp_path)
 

@@ -1,5 +1,6 @@
 """Each recipe, run small: on pictures of its size made here, for a step or two."""
 
+import functools
 import json
 import re
 
@@ -16,6 +17,7 @@ from models.recipes import (
     lenet_digits,
     vgg_16_fine_tuning,
 )
+from tests import fork_server
 
 
 @pytest.fixture
@@ -77,6 +79,57 @@ def test_inception_v3_on_imagenet(write, tmp_path, capsys):
     [record] = run.glob("checkpoints/step-*/checkpoint.json")
     classes = [each["class"] for each in json.loads(record.read_text())["callbacks"]]
     assert {"MovingAverage", "Summaries"} <= set(classes)
+
+
+def with_backup_workers(*argv):
+    """Runs the recipe of Inception v3 on 3 workers, of which each step leaves out the slowest."""
+    deployment = ["--worker_replicas=3", "--num_ps_tasks=1", "--num_replicas_to_aggregate=2"]
+    main = functools.partial(inception_v3_imagenet.main, [*deployment, *argv])
+    chief, *_ = fork_server.run_cluster(main, num_workers=3, num_ps=1, timeout_secs=500)
+    assert chief.value == 0, chief.output
+    assert "each update the mean of the first 2 of 3 gradients" in chief.output
+    return chief.output
+
+
+@pytest.mark.processes
+def test_the_settings_of_inception_v3_with_backup_workers(write, tmp_path):
+    """With a small net, for long enough that the learning rate falls: after 8 * 2 / 2 / 2 steps."""
+    folder = write("train-00000-of-00001", labels=range(8), size=32)
+    write("validation-00000-of-00001", labels=[7, 0], size=32)
+    small = ["--max_number_of_steps=5", "--batch_size=2", "--model_name=cifarnet"]
+
+    output = with_backup_workers(f"--dataset_dir={folder}", *small)
+
+    run = tmp_path / "runs/inception_v3"
+    optimizer = keras.saving.load_model(run / "model.keras").optimizer
+    assert int(optimizer.iterations) == 5
+    assert float(optimizer.learning_rate) == pytest.approx(0.045 * 0.94)
+    assert (optimizer.rho, optimizer.momentum, optimizer.epsilon) == (0.9, 0.9, 1.0)
+    assert "2 for 8 examples" in output
+    [record] = run.glob("checkpoints/step-*/checkpoint.json")
+    classes = [each["class"] for each in json.loads(record.read_text())["callbacks"]]
+    assert {"MovingAverage", "Summaries"} <= set(classes)
+
+
+@pytest.mark.thorough
+@pytest.mark.exhaustive
+@pytest.mark.processes
+@pytest.mark.timeout(600)  # Minutes of tracing.
+def test_inception_v3_on_imagenet_with_backup_workers(write, tmp_path):
+    folder = write("train-00000-of-00001", labels=[1, 1000, 2, 3])
+    write("validation-00000-of-00001", labels=[7, 0])
+    small = ["--max_number_of_steps=2", "--batch_size=2", "--train_image_size=107"]
+
+    output = with_backup_workers(f"--dataset_dir={folder}", *small)
+
+    model = model_of(tmp_path / "runs/inception_v3")
+    assert (model.name, model.output_shape) == ("inception_v3", (None, 1001))
+    assert not any(
+        layer.synchronized
+        for layer in model.layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+    )
+    assert "Validation accuracy: " in output
 
 
 @pytest.mark.exhaustive
