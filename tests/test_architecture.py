@@ -80,7 +80,8 @@ TRAINING_MAY_IMPORT = {
     "report": {"context", "hooks", "replica", "step", "trial"},
     "parameter_servers": {"context", "data", "hooks", "replica", "gradients", "step"},
     "synchronous_servers": {
-        *("context", "data", "hooks", "replica", "gradients", "step", "parameter_servers"),
+        *("context", "data", "hooks", "replica", "gradients", "losses", "step"),
+        *("trial", "parameter_servers"),
     },
     "routes": {
         *("context", "data", "hooks", "replica", "gradients", "losses", "step", "trial"),

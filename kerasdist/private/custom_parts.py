@@ -128,6 +128,13 @@ def mixes_examples(loss_or_metric: keras.Loss | keras.Metric, *, rank: int | Non
     return any(axis == 0 or (rank is not None and axis == -rank) for axis in axes)
 
 
+def compares_examples(loss: Any) -> bool:
+    """Whether a loss is given to `compile`, by its name too, that is one of Keras' of several."""
+    loss = keras.losses.get(loss)
+    given = [axes for each, axes in _OF_SEVERAL_EXAMPLES if each is loss]
+    return None in given or mixes_examples(loss)
+
+
 def original_metric_names(model: keras.Model) -> set[str]:
     """Returns the names of those metrics of `model` that are Keras' own."""
     metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]

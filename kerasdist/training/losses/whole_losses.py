@@ -21,6 +21,7 @@ from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
 from kerasdist.training.losses import all_examples
+from kerasdist.training.replica.notes import Divisor
 from kerasdist.training.replica.replicas import Part, Replica
 
 
@@ -39,12 +40,16 @@ def sees_all(replica: Replica, compiled: Any, loss: keras.Loss, args: tuple, kwa
     is_custom = custom_parts.is_custom_loss(loss)
     if is_custom and replica.trial is not None:
         replica.trial.custom_losses.append((loss, given.get("y_true"), predictions))
+    rank = getattr(getattr(predictions, "shape", None), "rank", None)
+    is_of_all = not is_custom and custom_parts.mixes_examples(loss, rank=rank)
     if not isinstance(replica, Part):
+        if is_of_all and replica.delivery.needs_divisors:
+            name = f"what all examples give (loss '{loss.name}')"
+            replica.losses.divisors.append(Divisor(name=name, total=None))
         return False
     if is_custom:
         return compiled is not None and memory.of_part(compiled).sees_all_examples
-    rank = getattr(getattr(predictions, "shape", None), "rank", None)
-    return custom_parts.mixes_examples(loss, rank=rank)
+    return is_of_all
 
 
 def compute(

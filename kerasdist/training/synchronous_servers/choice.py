@@ -5,7 +5,6 @@ what one device gives for the batches joined. Where it does not, one worker comp
 the batches joined, and the next one whoever is free: exact, and no faster than one worker.
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +14,14 @@ import tensorflow as tf
 from kerasdist.private import custom_parts
 from kerasdist.support.terminal import announce
 from kerasdist.training.context import deployment
+from kerasdist.training.data import batches, joined_batches
 from kerasdist.training.hooks.train_function import TrainFunction
+from kerasdist.training.parameter_servers import data_source
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
-from kerasdist.training.synchronous_servers import inseparable
+from kerasdist.training.synchronous_servers import inseparable, trial_of_update
 from kerasdist.training.synchronous_servers.inseparable import InseparableError
 from kerasdist.training.synchronous_servers.step_function import SynchronousStepFunction
+from kerasdist.training.trial import fit
 
 
 class WholeStepFunction(WorkerStepFunction):
@@ -46,8 +48,7 @@ def make_step(
         inseparable.check_layers(model)
         function = SynchronousStepFunction(model, step, **arguments)
         if dataset is not None and not _is_plain(model):
-            with _failing_later():
-                function.try_trace(_spec_of(dataset))
+            _look_at(model, step, function, dataset)
         return function
     except InseparableError as error:
         number = deployment.remote_workers(model.distribute_strategy).num_to_aggregate
@@ -59,28 +60,54 @@ def make_step(
 
 
 def _is_plain(model: keras.Model) -> bool:
-    """Whether a model has one loss of Keras' own, a mean, and nothing of the user's own."""
+    """Whether a model has one loss of Keras' own, a mean, and nothing of the user's own.
+
+    Its trace would show nothing else: it costs none.
+    """
     losses = keras.tree.flatten(getattr(model, "loss", None))
     return (
         len(losses) == 1
         and custom_parts.returns_original_metrics(model, "train_step")
         and custom_parts.has_original_total_loss(model)
         and custom_parts.has_original_losses(model)
+        and not custom_parts.compares_examples(losses[0])
         and getattr(losses[0], "reduction", "sum_over_batch_size") not in ("sum", "none", None)
         and not custom_parts.has_custom_parts(model)
         and not custom_parts.custom_metrics_of(model)
     )
 
 
-@contextlib.contextmanager
-def _failing_later():
-    """Leaves what else a trace fails with to the one that counts."""
+def _look_at(
+    model: keras.Model, step: Callable, function: SynchronousStepFunction, dataset: tf.data.Dataset
+) -> None:
     try:
-        yield
+        function.try_trace(_spec_of(dataset))
     except InseparableError:
         raise
-    except Exception:  # The program may raise anything.  # noqa: BLE001
+    except Exception:  # The program may raise anything, and the trace that counts says it.  # noqa: BLE001
         return
+    if fit.may_differ(model) or custom_parts.custom_metrics_of(model):
+        trial_of_update.check(model, step, _some_examples(dataset, model))
+
+
+def _some_examples(dataset: tf.data.Dataset, model: keras.Model) -> Any:
+    """Returns batches of a dataset, joined: as many as a trial needs.
+
+    Raises:
+        InseparableError: None can be read but by who trains.
+    """
+    copy = data_source.looked_at(dataset)
+    if copy is None:
+        raise InseparableError(
+            "it has parts of the program's own, and nobody could try whether several batches "
+            "share it, since the data may not be read twice",
+            "Where it is a tf.data.Dataset without Python in it, that is tried.",
+        )
+    number = trial_of_update.TrialOfUpdate.num_replicas_of(model.distribute_strategy)
+    batch = next(iter(joined_batches.joined(copy, number)), None)
+    if batch is None:
+        raise InseparableError("the data holds no batch", "Check what it is made of.")
+    return batches.as_tensors(batches.without_optionals(batch))
 
 
 def _spec_of(dataset: tf.data.Dataset) -> Any:

@@ -308,7 +308,7 @@ class _StagedDelivery(LocalDelivery):
         half = _Half(
             gradients=gradients,
             variables=variables,
-            weight=_weight_of(replica),
+            weight=weight_of(replica),
             sums=dict(replica.extra_sums),
             rest=rest,
             replica=replica,
@@ -357,7 +357,7 @@ class _DeliveryOfChief(RemoteDelivery):
         self._arrived.setdefault(device, []).extend(tensors)
 
 
-def _weight_of(replica: Replica) -> Any:
+def weight_of(replica: Replica) -> Any:
     """Returns what the loss of a batch was divided by.
 
     Raises:

@@ -188,7 +188,7 @@ class Trial(abc.ABC):
 
     def compare_logs(self, ours: Outcome) -> compare.LogDifferences:
         """Returns what the step returns and counts that is not the same."""
-        metrics = run.adding_metrics_of(self.model)
+        metrics = self.tried.sums_of(self.model)
         return compare.logs(metrics, self.truth, self.twin, ours, self.tolerance)
 
     @abc.abstractmethod

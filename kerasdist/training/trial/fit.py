@@ -48,6 +48,11 @@ def is_due(model: keras.Model) -> bool:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.is_async(strategy):
         return False
+    return may_differ(model)
+
+
+def may_differ(model: keras.Model) -> bool:
+    """Whether a step of `model` can give something else with a part of its batch."""
     return (
         custom_parts.has_custom_parts(model)
         or not custom_parts.has_original_losses(model)
@@ -76,7 +81,7 @@ class TrialOfFit(choose.Trial):
         if not peers.are_alike(strategy, str([name for name, _ in self._states])):
             self._states = []  # A worker may keep something for itself.
         with undo.failing_together(strategy):
-            self.tried = _loss_alone(question, how_many) or _whole_step(question, how_many)
+            self.tried = self.made_of(question, how_many)
             self.truth, self.twin = run.of_one_device(self.tried)
             if how_many in examples.TOO_FEW and not _says_something(self.truth):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
@@ -85,9 +90,18 @@ class TrialOfFit(choose.Trial):
         # The step may have made some.
         self._weights = [(each.path, each.value) for each in model.trainable_variables]
 
+    def made_of(self, question: Question, how_many: HowMany) -> Tried:
+        """Returns what is tried: the loss alone where nothing else can differ, or the step."""
+        number = self.num_replicas
+        return _loss_alone(question, how_many, number) or whole_step(question, how_many, number)
+
+    def run(self, tried: Tried, mode: Mode, truth: Outcome, assigned: list) -> Outcome:
+        """Runs what is tried in a mode; see `run.of_replicas`."""
+        return run.of_replicas(tried, mode, truth, assigned)
+
     def compare(self, mode: Mode) -> Found:
         assigned = [value for _, value in (*self._weights, *self._states)]
-        ours = run.of_replicas(self.tried, mode, self.truth, assigned)
+        ours = self.run(self.tried, mode, self.truth, assigned)
         difference = compare.gradients(
             self.truth,
             self.twin,
@@ -117,7 +131,7 @@ class TrialOfFit(choose.Trial):
     def _perturbed_difference(self, variable: str, mode: Mode, seed: int) -> np.ndarray:
         tried = self.tried.perturbed(seed)
         truth, _ = run.of_one_device(tried)
-        ours = run.of_replicas(tried, mode, truth, [])
+        ours = self.run(tried, mode, truth, [])
         return compare.gradient_of(truth, ours, variable)
 
     def describe(self, found: Found, mode: Mode) -> list[str]:
@@ -135,9 +149,10 @@ class TrialOfFit(choose.Trial):
         return [*words.of_logs(self.compare_logs(found.outcome), number), *texts]
 
 
-def _whole_step(question: Question, how_many: HowMany) -> Tried:
+def whole_step(question: Question, how_many: HowMany, number: int) -> Tried:
+    """Returns a step, to be tried with examples for so many replicas."""
     model, step = question.model, question.step
-    batch = examples.of(question.batch, how_many, model.distribute_strategy.num_replicas_in_sync)
+    batch = examples.of(question.batch, how_many, number)
     return Tried(
         model=model,
         step=step,
@@ -149,9 +164,9 @@ def _whole_step(question: Question, how_many: HowMany) -> Tried:
     )
 
 
-def _loss_alone(question: Question, how_many: HowMany) -> Tried | None:
+def _loss_alone(question: Question, how_many: HowMany, number: int) -> Tried | None:
     """Returns the loss of a step, to be tried alone; None where anything else can differ."""
-    model, number = question.model, question.model.distribute_strategy.num_replicas_in_sync
+    model = question.model
     if not custom_parts.is_loss_all_custom(model):
         return None
     batch = examples.of(question.batch, how_many, number, few=_EXAMPLES_OF_LOSS)

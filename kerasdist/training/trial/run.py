@@ -32,6 +32,17 @@ class Mode(enum.Enum):
     WHOLE = enum.auto()
 
 
+def adding_metrics_of(model: keras.Model) -> dict[int, keras.metrics.Metric]:
+    """Returns the metrics of Keras' whose sums over the replicas are what one device counts.
+
+    Metrics of the user's own see all examples, and are left out.
+    """
+    metrics = filter(custom_parts.adds_up, custom_parts.metrics_of(model))
+    # What holds metrics, the user's among them, counts nothing by itself.
+    ones = [each for each in metrics if each.variables and not getattr(each, "metrics", ())]
+    return {id(metric): metric for metric in ones}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
     """A step, and the examples that it is run with.
@@ -43,6 +54,7 @@ class Tried:
         twin: The same, different by rounding.
         is_read: Whether what the step returns, and what it counts in metrics, is compared.
         weighs_loss: See `Replica.weighs_loss`.
+        sums_of: Returns the metrics of a model, by their ids, of which what they count is compared.
         perturb: Called with a number; returns the step with perturbed weights, or predictions.
     """
 
@@ -52,6 +64,7 @@ class Tried:
     twin: Any
     is_read: bool = True
     weighs_loss: bool = False
+    sums_of: Callable[[keras.Model], dict[int, keras.metrics.Metric]] = adding_metrics_of
     perturb: Callable[[int], Callable] | None = None
 
     def take_attributes(self) -> custom_attributes.Snapshot:
@@ -74,11 +87,11 @@ def of_one_device(tried: Tried) -> tuple[Outcome, Outcome]:
             tried.step(data)
             return
         is_twin = data is tried.twin
-        set_counts_to_zero(tried.model)
+        set_counts_to_zero(tried)
         if is_twin:  # Inputs such as words cannot be touched.
             examples.move_weights(tried.model, tolerances.LAST_BITS)
-        arrays = _numbers_in(tried.step(data))
-        read[is_twin] = arrays, _counts_of(tried.model)
+        arrays = numbers_in(tried.step(data))
+        read[is_twin] = arrays, counts_of(tried)
 
     truth, twin, *_ = run_on_one_device(tried, step)
     if read:
@@ -179,7 +192,7 @@ class _Reading:
         before = [tf.convert_to_tensor(variable) for variable in self._assigned]
         parts: list[np.ndarray] = []
         if self._tried.is_read:
-            set_counts_to_zero(self._tried.model)
+            set_counts_to_zero(self._tried)
             self.returned = self._tried.step(data)
             parts = [*self._parts_of_logs(), *self._parts_of_counts()]
         else:
@@ -199,7 +212,7 @@ class _Reading:
         """Returns what this replica adds to the means of the logs that one device has."""
         replica: Any = replicas.current()
         share = float(replica.share)
-        arrays = _numbers_in(self.returned)
+        arrays = numbers_in(self.returned)
         self.shapes = {path: each.shape for path, each in arrays.items()}
         return [
             arrays[path] * share
@@ -212,7 +225,7 @@ class _Reading:
         replica: Any = replicas.current()
         # Where each has the whole batch, the first one's share is 1, and its numbers are read.
         counts = float(replica.share > 0)
-        added = _counts_of(self._tried.model)
+        added = counts_of(self._tried)
         return [
             counts * each
             for key, whole in self._truth.counts.items()
@@ -256,7 +269,7 @@ def _sketch_of_change(before: tf.Tensor, variable: Any) -> float:
     return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
 
 
-def _numbers_in(logs: Any) -> Arrays:
+def numbers_in(logs: Any) -> Arrays:
     """Returns the numbers in logs by their paths, as float64."""
     arrays = {}
     for path, leaf in keras.tree.flatten_with_path(logs):
@@ -267,27 +280,16 @@ def _numbers_in(logs: Any) -> Arrays:
     return arrays
 
 
-def adding_metrics_of(model: keras.Model) -> dict[int, keras.metrics.Metric]:
-    """Returns the metrics of Keras' whose sums over the replicas are what one device counts.
-
-    Metrics of the user's own see all examples, and are left out.
-    """
-    metrics = filter(custom_parts.adds_up, custom_parts.metrics_of(model))
-    # What holds metrics, the user's among them, counts nothing by itself.
-    ones = [each for each in metrics if each.variables and not getattr(each, "metrics", ())]
-    return {id(metric): metric for metric in ones}
-
-
-def set_counts_to_zero(model: keras.Model) -> None:
+def set_counts_to_zero(tried: Tried) -> None:
     """Lets metrics begin with zeros on this replica: a step may reset them, or not."""
-    for metric in adding_metrics_of(model).values():
+    for metric in tried.sums_of(tried.model).values():
         for variable in metric.variables:
             variable.assign(tf.zeros_like(variable.value))
 
 
-def _counts_of(model: keras.Model) -> dict[int, list[np.ndarray]]:
+def counts_of(tried: Tried) -> dict[int, list[np.ndarray]]:
     """Returns what metrics hold on this replica, those that the step has made as well."""
     return {
         key: [np.asarray(variable.value, "float64") for variable in metric.variables]
-        for key, metric in adding_metrics_of(model).items()
+        for key, metric in tried.sums_of(tried.model).items()
     }

@@ -32,6 +32,7 @@ def run(
     is_whole: bool,
     weighs_loss: bool = False,
     take_own: Callable | None = None,
+    make_whole: Callable[..., Replica] = OneDevice,
 ) -> list[Outcome]:
     """Runs `step_function` on every replica; returns for each of this worker what came of it.
 
@@ -44,6 +45,7 @@ def run(
         is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
         weighs_loss: Whether the step can weigh the loss; see `Replica.weighs_loss`.
         take_own: See `StepOptions`.
+        make_whole: Makes what stands for one device, of what each `Replica` is made of.
     """
     own = take_own() if take_own else None
     notes = [TrialNotes() for _ in shares.data]
@@ -62,7 +64,9 @@ def run(
     ):
         replica_run.on_each(
             strategy,
-            _maker(strategy, shares, notes, is_whole, weighs_loss, take_own),
+            _maker(
+                strategy, shares, notes, make_whole if is_whole else None, weighs_loss, take_own
+            ),
             on_replica,
             go_back=own.put_back if own is not None else None,
         )
@@ -84,11 +88,11 @@ def _maker(
     strategy: tf.distribute.Strategy,
     shares: batches.Shares,
     notes: list[TrialNotes],
-    is_whole: bool,
+    make_whole: Callable[..., Replica] | None,
     weighs_loss: bool,
     take_own: Callable | None,
 ) -> Callable[[replica_run.Seat], Replica]:
-    kind = OneDevice if is_whole else WholeCopy if shares.are_whole else Part
+    kind = make_whole or (WholeCopy if shares.are_whole else Part)
     fractions = replica_run.fractions_of(shares, strategy)
     calls: list = []
 
@@ -97,7 +101,7 @@ def _maker(
             replica_id=0,  # It draws the random numbers of one device.
             num_examples=shares.counts[seat.position],
             global_num_examples=shares.total,
-            share=1.0 if is_whole else fractions[seat.position],
+            share=1.0 if make_whole else fractions[seat.position],
             may_be_empty=shares.may_be_empty,
             weighs_loss=weighs_loss and not shares.are_whole,
             keras_state=seat.keras_state,

@@ -84,6 +84,33 @@ class Counting(keras.Model):
         return self.dense(x - self.mean)
 
 
+class Contrast(keras.layers.Layer):
+    """Adds a loss that compares the examples of a batch with each other."""
+
+    def call(self, x):
+        self.add_loss(0.1 * tf.reduce_mean(tf.square(x @ tf.transpose(x))))
+        return x
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def contrastive(y, predictions):
+    return tf.reduce_mean(
+        tf.square((predictions - tf.transpose(predictions)) - (y - tf.transpose(y)))
+    )
+
+
+def own_mean(y, predictions):
+    return tf.reduce_mean(tf.abs(y - predictions), axis=-1)
+
+
+def largest_error(y, predictions):
+    return tf.reduce_max(tf.abs(y - predictions))
+
+
 def compiled(model, **arguments):
     model.compile(**{"optimizer": "adam", "loss": "mse", **arguments})
     return model
@@ -105,6 +132,21 @@ PROGRAMS = {
     ),
     "synchronized statistics": (lambda: dense(before=synchronized()), X, Y, True),
     "a metric that assigns": (lambda: dense(metrics=[Largest()]), X, Y, True),
+    "a loss that compares examples": (lambda: dense(loss=contrastive), X, Y, True),
+    "an added loss that compares them": (
+        lambda: dense(before=[keras.layers.Dense(4), Contrast()]),
+        X,
+        Y,
+        True,
+    ),
+    "a loss of Keras' that compares them": (lambda: dense(loss="dice"), X, LABELS, True),
+    "a mean of its own": (
+        lambda: dense(before=[Doubled()], loss=own_mean, metrics=["AUC", own_mean]),
+        X,
+        LABELS,
+        False,
+    ),
+    "a metric of each batch": (lambda: dense(metrics=[largest_error]), X, Y, True),
     "two optimizers": (lambda: compiled(Two()), X, Y, True),
     "a state of its own": (lambda: compiled(Counting()), X, Y, True),
 }
