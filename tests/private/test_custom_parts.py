@@ -167,3 +167,11 @@ def test_ways_of_ones_own_to_apply_gradients_are_found():
     model.compile(Halves())
     assert custom_parts.custom_applies_of(model) == [(model.optimizer, "apply_gradients")]
     assert custom_parts.has_custom_parts(model)
+
+
+def test_what_compares_examples_is_told_by_name_too():
+    comparing = ["dice", keras.losses.circle, keras.losses.Tversky(), "Circle"]
+    others = ["mse", keras.losses.categorical_crossentropy, keras.losses.Dice(axis=(1, 2)), None]
+
+    assert all(map(custom_parts.compares_examples, comparing))
+    assert not any(map(custom_parts.compares_examples, others))

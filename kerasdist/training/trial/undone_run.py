@@ -73,15 +73,11 @@ def run(
     counted = own.changed() if own is not None else []
     if own is not None:
         own.put_back()
-    return [
-        Outcome(
-            updates=each.updates,
-            asks_for_number=bool(questions),
-            losses=each.custom_losses,
-            counted=counted,
-        )
-        for each in notes
-    ]
+    return [_outcome(each, asks_for_number=bool(questions), counted=counted) for each in notes]
+
+
+def _outcome(notes: TrialNotes, **known: Any) -> Outcome:
+    return Outcome(updates=notes.updates, losses=notes.custom_losses, **known)
 
 
 def _maker(
