@@ -61,9 +61,10 @@ class GradientAccumulation(UpdateCallback):
     def prepare(self, model: keras.Model):
         if traits.is_async(model.distribute_strategy):
             raise ValueError(
-                "GradientAccumulation is not supported with parameter servers: workers that train "
-                "the same variables would apply what another has added only in part. Leave it out, "
-                "and use larger batches."
+                "GradientAccumulation is not supported with parameter servers whose workers are "
+                "asynchronous: one would apply what another has added only in part. Leave it out, "
+                "and use larger batches, or let them train together: "
+                "DeploymentConfig(sync_replicas=True)."
             )
         for optimizer in keras_optimizers.updating_of(model):
             if optimizer.gradient_accumulation_steps:

@@ -838,7 +838,7 @@ def test_logs_are_numbers_on_the_way_and_exact_at_the_end():
         ("ends early", r"ValueError: The data of a worker ended .* Call `repeat\(\)`"),
         ("eager", "ValueError: `run_eagerly=True` cannot be had with parameter servers"),
         ("accumulation", "ValueError: GradientAccumulation is not supported with parameter serv"),
-        ("optimizer's accumulation", "ValueError: .* cannot accumulate gradients in them"),
+        ("optimizer's accumulation", "ValueError: .* cannot accumulate gradients in the same"),
     ],
 )
 def test_says_what_cannot_be_had(name, message):

@@ -223,7 +223,7 @@ def check(model: keras.Model) -> None:
     for optimizer in keras_optimizers.updating_of(model):
         if steps := optimizer.gradient_accumulation_steps:
             raise ValueError(
-                "Workers that train the same variables cannot accumulate gradients in them: one "
-                "would apply what another has half added. Received: gradient_accumulation_steps="
-                f"{steps}. Use larger batches."
+                "Asynchronous workers cannot accumulate gradients in the same variables: one would "
+                "apply what another has half added. Received: gradient_accumulation_steps="
+                f"{steps}. Use larger batches, or DeploymentConfig(sync_replicas=True)."
             )
