@@ -59,6 +59,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             cluster,
             awaited=lambda: remote.watch.awaited,
             waits_for_data=remote.data_waits.is_waiting,
+            are_synchronous=not is_async,
             tell=tell,
             limit_secs=options.step_timeout_secs,
         )

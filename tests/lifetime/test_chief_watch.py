@@ -24,14 +24,14 @@ class Job:
         stacks: How often it has shown where the chief is.
     """
 
-    def __init__(self, **settings):
+    def __init__(self, *, asked=None, **settings):
         self.awaited, self.waits_for_data = None, False
         self.said, self.told, self.stacks = [], [], []
         self._clock = Clock()
         self._watch = ChiefWatch(
             CLUSTER,
             awaited=lambda: self.awaited,
-            waits_for_data=lambda worker: self.waits_for_data,
+            waits_for_data=asked or (lambda worker: self.waits_for_data),
             tell=self.told.append,
             say=self.said.append,
             show_stacks=lambda: self.stacks.append(1),
@@ -99,6 +99,35 @@ def test_chief_that_reads_data_is_late_itself(job):
 
     assert "chief 0 (a:1) is late: waiting for its data." in job.said[0]
     assert job.stacks == [1]
+
+
+def test_chief_that_traces_is_not_called_late_for_its_data(job):
+    with job.call(int, is_first=True), pytest.raises(Ended):
+        job.look_for(31)
+
+    assert "chief 0 (a:1) is late: tracing its first step, or waiting for it." in job.told[0]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [
+        ([1], "worker 1 (c:1) is late: waiting for its data."),
+        ([0, 1], "worker 0 (b:1), worker 1 (c:1) are late: waiting for their data."),
+        (
+            [],
+            "chief 0 (a:1) waits for an update: workers are computing their batches, or exchanging",
+        ),
+    ],
+)
+def test_synchronous_workers_are_asked_whether_they_have_their_batches(job, waiting, said):
+    job = Job(are_synchronous=True, asked=lambda worker: worker.index in waiting)
+    with job.active():
+        with job.call(int, is_first=False):
+            job.look_for(1)
+        with job.call(int, is_first=False):
+            job.look_for(20)
+
+    assert said in job.said[0]
 
 
 def test_chief_in_a_callback_is_late(job):
