@@ -46,8 +46,8 @@ class WorkerDataSource:
         strategy: Our ParameterServerStrategy.
         num_bytes: Of the arrays in the dataset, where they are known to be in it.
         is_python: Whether Python makes the batches, which only the chief can do.
-        num_joined: How many batches each element is joined of, which one worker takes at a time;
-            what a function makes is joined worker by worker. None for the batches themselves.
+        num_joined: How many batches each element is joined of, which one worker takes at a time; of
+            what a function makes, a batch of each worker in turn. None for the batches themselves.
 
     Attributes:
         description: Who reads what, for the person who trains.
@@ -77,13 +77,15 @@ class WorkerDataSource:
         self.on_workers: Any = None
         self.is_strict, self.is_counted, self.is_on_workers = False, True, True
         self.num_workers = num_workers = peers.num_workers(strategy)
+        if num_joined is not None:
+            is_dataset = isinstance(dataset, tf.data.Dataset)
+            dataset = dataset if is_dataset else _of_all_parts(dataset, num_workers)
+            dataset = joined_batches.joined(dataset, num_joined)
         if not isinstance(dataset, tf.data.Dataset):
             self.description = "each worker reads what the function makes for it"
             self._dataset = None
-            parts = range(num_workers)
-            self._set_up([_maker_of_part(dataset, num_workers, i, num_joined) for i in parts])
+            self._set_up([_maker_of_part(dataset, num_workers, i) for i in range(num_workers)])
             return
-        dataset = joined_batches.joined(dataset, num_joined or 1)
         self.element_spec = dataset.element_spec
         cardinality = dataset.cardinality()
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
@@ -285,12 +287,9 @@ def _copied(copy: Callable, arrange: Callable, *arguments: int) -> tf.data.Datas
     return arrange(copy(), *arguments)
 
 
-def _maker_of_part(
-    function: Callable, num_workers: int, index: int, num_joined: int | None
-) -> Callable:
+def _maker_of_part(function: Callable, num_workers: int, index: int) -> Callable:
     # Made by the chief: what a function holds from around it is not on the workers.
     dataset = input_functions.make(function, num_workers=num_workers, index=index)
-    dataset = joined_batches.joined(dataset, num_joined or 1)
     copy = _copier(_untuned(dataset), is_of_worker=True)
     if copy is None:
         raise ValueError(
@@ -299,6 +298,16 @@ def _maker_of_part(
             "reads it."
         )
     return lambda: copy().enumerate()
+
+
+def _of_all_parts(function: Callable, num_workers: int) -> tf.data.Dataset:
+    """Returns the batches that a function makes for the workers, of one after the other."""
+    parts = [
+        input_functions.make(function, num_workers=num_workers, index=index)
+        for index in range(num_workers)
+    ]
+    turns = tf.data.Dataset.range(num_workers).repeat()
+    return tf.data.Dataset.choose_from_datasets(parts, turns)
 
 
 def _part(dataset: tf.data.Dataset, num_workers: int, index: int) -> tf.data.Dataset:

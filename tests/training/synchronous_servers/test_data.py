@@ -149,12 +149,30 @@ def parts_that_a_function_makes(size):
     return {"x": part_of_worker, "epochs": 3, "steps_per_epoch": 2}
 
 
-def outcome_of(name, strategy, size):
+# Of a model: what makes its updates ones that all workers share, or that one computes.
+KINDS = {
+    "shared": lambda: [],
+    "whole": lambda: [keras.layers.BatchNormalization(synchronized=True)],
+}
+# One of each way to read.
+JOINED = [
+    *(
+        "arrays_over_short_epochs",
+        "shuffled_dataset",
+        "several_updates_in_a_call_of_unknown_length",
+    ),
+    *("dataset_without_end", "dataset_of_a_generator", "parts_that_a_function_makes"),
+]
+RUNS = [*((name, "shared") for name in CASES), *((name, "whole") for name in JOINED)]
+
+
+def outcome_of(name, kind, strategy, size):
     arguments = CASES[name](size)
     compiled = {"steps_per_execution": arguments.pop("steps_per_execution", 1)}
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+        layers = [*KINDS[kind](), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
         model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -169,12 +187,12 @@ def outcome_of(name, strategy, size):
 
 
 def outcomes_of_workers(strategy):
-    return {name: _outcome_or_error(name, strategy) for name in CASES}
+    return {case: _outcome_or_error(*case, strategy) for case in RUNS}
 
 
-def _outcome_or_error(name, strategy):
+def _outcome_or_error(name, kind, strategy):
     try:
-        return outcome_of(name, strategy, EXAMPLES_OF_UPDATE // NUM_WORKERS)
+        return outcome_of(name, kind, strategy, EXAMPLES_OF_UPDATE // NUM_WORKERS)
     except Exception:  # The other cases are to be seen as well.
         return traceback.format_exc()
 
@@ -189,13 +207,13 @@ def found():
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)  # The first one waits for the cluster to be done.
-@pytest.mark.parametrize("name", CASES)
-def test_weights_and_logs_are_those_of_one_device(name, found):
-    expected = outcome_of(name, strategies.get("one device"), EXAMPLES_OF_UPDATE)
+@pytest.mark.parametrize(("name", "kind"), RUNS)
+def test_weights_and_logs_are_those_of_one_device(name, kind, found):
+    expected = outcome_of(name, kind, strategies.get("one device"), EXAMPLES_OF_UPDATE)
 
-    assert not isinstance(found[name], str), found[name]
-    assert found[name].keys() == expected.keys()
+    assert not isinstance(found[name, kind], str), found[name, kind]
+    assert found[name, kind].keys() == expected.keys()
     for key, value in expected.items():
-        pairs = zip(*map(tf.nest.flatten, (found[name][key], value)), strict=True)
+        pairs = zip(*map(tf.nest.flatten, (found[name, kind][key], value)), strict=True)
         for ours, theirs in pairs:
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=key)
