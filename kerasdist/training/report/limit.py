@@ -64,7 +64,7 @@ _WORDS = {
         firsts=_FIRST | _FIRST_OF_SERVED,
     ),
     Pace.UPDATES: _Words(
-        names=_NAMES,
+        names=_NAMES | {"exchange": "communication and waiting for others"},
         sentences=_SENTENCES | _OF_UPDATES,
         firsts=_FIRST | {"exchange": _FIRST_OF_SERVED["exchange"]},
     ),

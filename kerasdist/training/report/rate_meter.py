@@ -42,8 +42,14 @@ class Rate:
 
     @property
     def input_share(self) -> float:
-        """The share of the time that is a wait for batches, from 0 to 1."""
-        return sum(each.input for each in self.workers) / max(len(self.workers), 1)
+        """The share of the time that is a wait for batches, from 0 to 1.
+
+        A worker for which others need not wait counts as its steps do.
+        """
+        if not any(each.dropped for each in self.workers):
+            return sum(each.input for each in self.workers) / max(len(self.workers), 1)
+        steps = sum(each.steps_per_second for each in self.workers)
+        return sum(each.input * each.steps_per_second for each in self.workers) / max(steps, 1e-9)
 
 
 class RateMeter:

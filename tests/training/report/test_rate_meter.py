@@ -1,5 +1,6 @@
 """The rate between two looks, by a clock that the test moves."""
 
+import dataclasses
 import types
 from typing import Any, cast
 
@@ -8,7 +9,8 @@ import pytest
 
 import kerasdist
 from kerasdist.training.context import running_call
-from kerasdist.training.report.rate_meter import RateMeter
+from kerasdist.training.report.rate_meter import Rate, RateMeter
+from kerasdist.training.report.worker_share import WorkerShare
 from kerasdist.training.step import step_times
 from tests.clock import Clock
 
@@ -113,3 +115,16 @@ def test_a_rate_is_known_without_a_clock_in_the_steps(training):
 
     rate = training.meter.look_at_all()
     assert (rate.examples_per_second, rate.input_share, rate.workers) == (2.0, 0.0, ())
+
+
+def test_the_input_of_a_worker_that_others_do_not_wait_for_counts_little():
+    workers = (
+        WorkerShare("worker 0", 0.1, 0.0, 0.0, steps_per_second=9.0),
+        WorkerShare("worker 1", 0.9, 0.0, 0.0, steps_per_second=1.0, dropped=0.8),
+    )
+    rate = Rate(num_steps=10, num_examples=40, secs=1.0, workers=workers)
+    assert rate.input_share == pytest.approx(0.18)
+
+    awaited = dataclasses.replace(workers[1], dropped=0.0)
+    rate = dataclasses.replace(rate, workers=(workers[0], awaited))
+    assert rate.input_share == pytest.approx(0.5)
