@@ -29,7 +29,7 @@ from kerasdist.training.replica.notes import Divisor, LossNotes
 from kerasdist.training.replica.replicas import OneDevice, Replica
 from kerasdist.training.step import replica_run
 from kerasdist.training.step.model_step import ModelStep
-from kerasdist.training.synchronous_servers import batch_numbers
+from kerasdist.training.synchronous_servers import batch_numbers, placement
 from kerasdist.training.synchronous_servers.contributions import Contributions, How, Taken, Value
 from kerasdist.training.synchronous_servers.held_states import HeldStates
 from kerasdist.training.synchronous_servers.inseparable import InseparableError
@@ -215,7 +215,8 @@ class StagedUpdate:
             )
 
         def make_update(replica: Replica, _: int) -> Any:
-            half.rest(gradients, replica)
+            with placement.beside_inputs():
+                half.rest(gradients, replica)
             return replica_run.is_discarded(replica)
 
         results = replica_run.on_each(self._strategy, make_replica, make_update)

@@ -297,7 +297,8 @@ def check_as_truth(found, programs):
 @pytest.mark.filterwarnings("ignore:Batch normalization .* uses the statistics of each of 2")
 @pytest.mark.parametrize("workers", list(strategies.SYNCHRONOUS))
 def test_programs_end_as_on_one_device(workers):
-    (found,) = strategies.run_on_workers(functools.partial(train_all, PROGRAMS), workers)
+    train = functools.partial(train_all, PROGRAMS)
+    (found,) = strategies.run_on_workers(train, workers, timeout_secs=480)
 
     check_as_truth(found, PROGRAMS)
 
@@ -317,7 +318,7 @@ def make_divided_strategy():
 
 @pytest.mark.processes
 def test_programs_with_divided_weights_end_as_on_one_device():
-    outputs = fork_server.run_cluster(train_divided, num_workers=2, num_ps=2, timeout_secs=240)
+    outputs = fork_server.run_cluster(train_divided, num_workers=2, num_ps=2, timeout_secs=480)
 
     for output in outputs:
         assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
