@@ -55,3 +55,18 @@ def put_in_order(definition: tf.compat.v1.GraphDef) -> bool:
     for argument in found:
         argument.s = b"true"
     return bool(found)
+
+
+def shuffle_apart(definition: tf.compat.v1.GraphDef) -> bool:
+    """Lets shuffles in the graph of a copied dataset draw as the original, and not with it.
+
+    Each pass of either would be another one for both: the original would lose its first order.
+
+    Returns:
+        Whether there are any.
+    """
+    found = [node for node in definition.node if node.op == "ShuffleDatasetV3"]
+    for node in found:
+        *inputs, _ = node.input  # The last one is a resource: what both draw from.
+        node.op, node.input[:] = "ShuffleDataset", inputs
+    return bool(found)

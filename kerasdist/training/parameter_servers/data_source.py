@@ -223,7 +223,8 @@ def _copier(
     )
     if b"PyFunc" in graph.numpy() or not is_alike:
         return None
-    if not is_of_worker and element_order.put_in_order(definition):
+    change = element_order.shuffle_apart if is_of_worker else element_order.put_in_order
+    if change(definition):
         graph = tf.convert_to_tensor(definition.SerializeToString())
     return functools.partial(dataset_adapter.from_graph, graph, dataset.element_spec)
 

@@ -13,6 +13,7 @@ from kerasdist.training.data.transformations import has_variables
 from kerasdist.training.parameter_servers.data_source import (
     WorkerDataSource,
     caches_an_order,
+    looked_at,
     shuffles_late,
 )
 from tests import strategies
@@ -151,3 +152,19 @@ def test_a_variable_of_a_server_is_named(monkeypatch):
         ValueError, match=r"'dense/kernel', which .* outside of `strategy.scope\(\)`"
     ):
         WorkerDataSource(tf.data.Dataset.range(5).batch(2), strategy)
+
+
+def test_a_look_at_the_data_leaves_the_order_of_its_shuffle():
+    def make():
+        keras.utils.set_random_seed(3)
+        return tf.data.Dataset.range(20).shuffle(20, seed=4).batch(4)
+
+    expected = [np.concatenate(list(made.as_numpy_iterator())) for made in [make()] for _ in "12"]
+    dataset = make()
+
+    copy = looked_at(dataset)
+    assert copy is not None
+
+    np.testing.assert_array_equal(next(iter(copy)), expected[0][:4])
+    for order in expected:
+        np.testing.assert_array_equal(np.concatenate(list(dataset.as_numpy_iterator())), order)
