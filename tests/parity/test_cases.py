@@ -109,40 +109,6 @@ ON_PARAMETER_SERVERS = [
     for workers, refused in REFUSED.items()
     for row in rows(workers, CASE_NAMES, exhaustive=set(CASE_NAMES) - ON_CLUSTERS - refused.keys())
 ]
-# TODO: drop when the rows pass, each of which is being worked on.
-PENDING = {
-    "fit in the scope, own train_step",
-    "several outputs, loss weights",
-    "masks",
-    "own metrics: functions",
-    "own metrics: classes",
-    "loss reduction: sum",
-    "loss reduction: mean_with_sample_weight",
-    "a sum and a mean",
-    "Dice loss",
-    "Circle loss",
-    "own loss that compares examples",
-    "batches of 1 example, own layer",
-    "batches of ragged sizes",
-    "tf.data, drop_remainder",
-    "tf.data of unknown length",
-    "tf.data without end",
-    "generator",
-    "generator without end",
-    "PyDataset",
-    "steps_per_execution=3, unknown length",
-    "BatchNormalization(synchronized=True)",
-    "own train_step",
-    "own train_step, even batches",
-    "own train_step, a tf.function",
-    "own train_step, clips gradients",
-    "own train_step, sharpness-aware",
-    "own train_step, own accumulation",
-    "own train_step, two optimizers",
-}
-for row in ON_PARAMETER_SERVERS:
-    if row.values[1] == TWO_WORKERS and CASE_NAMES[row.values[0]] in PENDING:
-        row.marks.append(pytest.mark.xfail(strict=False))
 
 
 @functools.cache
