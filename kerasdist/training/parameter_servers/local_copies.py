@@ -7,7 +7,7 @@ small weights of a parameter server, and one takes their gradients back.
 
 import collections
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import keras
@@ -38,19 +38,27 @@ class LocalCopies:
         self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager
-    def held(self) -> Generator[list]:
+    def held(self, fetch: Callable[[list], list] | None = None) -> Generator[list]:
         """Traces a step that reads the copies; used in a function that a worker runs.
+
+        Args:
+            fetch: Called as fetch(variables); returns their values. The default is `fetched`.
 
         Yields:
             What was fetched.
         """
-        values = fetched(self._remote)
+        values = (fetch or fetched)(self._remote)
         copies = [
             variable_adapter.worker_copy(remote, f"{self._prefix}_{position}", value)
             for position, (remote, value) in enumerate(zip(self._remote, values, strict=True))
         ]
         with stand_ins.standing_in(self._variables, copies):
             yield values
+
+    @property
+    def remote(self) -> list[tf.Variable]:
+        """TensorFlow's variables that there are copies of."""
+        return list(self._remote)
 
     def let_go(self, variables: list[keras.Variable]) -> None:
         """Holds no copies of some variables any more, in the traces that follow."""

@@ -18,7 +18,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
-from kerasdist.training.parameter_servers.local_copies import LocalCopies
+from kerasdist.training.parameter_servers.local_copies import LocalCopies, fetched
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 from kerasdist.training.step.replica_run import GlobalStep
@@ -255,14 +255,20 @@ class WorkerSteps:
         return None
 
     def _traced_step(
-        self, step: tf.Tensor | int, position: tf.Tensor, batch: Any, num_examples: tf.Variable
+        self,
+        step: tf.Tensor | int,
+        position: tf.Tensor,
+        batch: Any,
+        num_examples: tf.Variable,
+        *,
+        fetch: Callable[[list], list] = fetched,
     ) -> GlobalStep:
         batch = batches.without_optionals(batch)
         checks = self._model_step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
-        held = self._copies.held() if self._copies else contextlib.nullcontext([])
-        with self._ledger.at_step(step), held as fetched:
-            self._model_step.times.begin_step([batch, fetched], self._optimizers)
+        held = self._copies.held(fetch) if self._copies else contextlib.nullcontext([])
+        with self._ledger.at_step(step), held as copied:
+            self._model_step.times.begin_step([batch, copied], self._optimizers)
             result = self._model_step.run(
                 batch,
                 shares,

@@ -4,7 +4,7 @@ A synchronous update is made of the gradients of several batches. Each batch has
 of it waits on every server for an update that takes this key, or for one that drops it:
 
     values = [Value(gradient, How.MEAN, beside=variable), Value(num_correct, How.SUM)]
-    staged = contributions.stage(key, values, weight=num_examples, num_examples=num_examples)
+    there, parcel = contributions.stage(key, values, weight=total, num_examples=num_examples)
     gradient, num_correct = contributions.take(keys).values    # On the chief, for several keys.
 
 No gradient passes through the chief: the mean is computed where the variables are.
@@ -21,6 +21,8 @@ import tensorflow as tf
 
 from kerasdist.private import variable_adapter
 from kerasdist.training.parameter_servers import local_copies
+from kerasdist.training.synchronous_servers import server_calls
+from kerasdist.training.synchronous_servers.server_calls import Parcel
 
 
 class How(enum.Enum):
@@ -122,6 +124,12 @@ class _Piece:
     def is_sliced(self) -> bool:
         return len(self.dtypes) == 2
 
+    @property
+    def is_small(self) -> bool:
+        """Whether it is of values that are sent together with others."""
+        specs = (tf.TensorSpec(shape, self.dtypes[0]) for shape in self.shapes)
+        return not self.is_sliced and all(map(local_copies.is_small, specs))
+
     def tensors_of(self, values: list[Value]) -> list:
         """Returns what is staged of all values."""
         mine = [values[position].tensor for position in self.positions]
@@ -167,9 +175,15 @@ class _Piece:
 
 
 class Contributions:
-    """What comes of batches, on the servers of the variables."""
+    """What comes of batches, on the servers of the variables.
 
-    def __init__(self):
+    Args:
+        home: The device of the server to which a worker sends a message for each batch; None for
+            none. What is small, and belongs there, travels with that.
+    """
+
+    def __init__(self, home: str | None = None):
+        self._home = home
         self._name = variable_adapter.unique_name()
         self._pieces: list[_Piece] | None = None  # Known from the first trace on.
 
@@ -177,7 +191,7 @@ class Contributions:
 
     def stage(
         self, key: tf.Tensor, values: list[Value], *, weight: Any, num_examples: Any
-    ) -> list[tf.Operation]:
+    ) -> tuple[list, Parcel]:
         """Hands over what comes of a batch.
 
         Args:
@@ -187,7 +201,7 @@ class Contributions:
             num_examples: Scalar, of this batch.
 
         Returns:
-            The operations that have ended when all is there.
+            Operations and tensors that are there when all is staged but for a parcel; and that.
 
         Raises:
             ValueError: Not the values that an earlier trace has had.
@@ -195,21 +209,30 @@ class Contributions:
         self._note_form(values)
         # One message for all numbers: below 2 ** 53 a key is exact.
         header = tf.stack([tf.cast(each, tf.float64) for each in (key, weight, num_examples)])
-        staged = []
+        ended, parcel = [], Parcel()
         for device, pieces in self._by_device().items():
             tensors = [tensor for piece in pieces for tensor in piece.tensors_of(values)]
-            with tf.device(device):
-                here, *numbers = tf.unstack(tf.identity(header))
-                staged.append(
-                    tf.raw_ops.MapStage(
-                        key=tf.cast(here, tf.int64),
-                        indices=list(range(len(tensors) + 1)),
-                        values=[tf.stack(numbers), *tensors],
-                        dtypes=self._dtypes_on(device),
-                        shared_name=self._name,
-                    )
-                )
-        return staged
+            store = functools.partial(self._store, device)
+            if not all(piece.is_small for piece in pieces):
+                with tf.device(device):
+                    ended += store(tf.identity(header), *tensors)
+            elif device == self._home:
+                parcel = Parcel((header, *tensors), store)
+            else:
+                ended += server_calls.deliver(device, Parcel((header, *tensors), store))
+        return ended, parcel
+
+    def _store(self, device: str, header: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Operation]:
+        """Stages on a server what has come there; traced for it."""
+        key, *numbers = tf.unstack(header)
+        staged = tf.raw_ops.MapStage(
+            key=tf.cast(key, tf.int64),
+            indices=list(range(len(tensors) + 1)),
+            values=[tf.stack(numbers), *tensors],
+            dtypes=self._dtypes_on(device),
+            shared_name=self._name,
+        )
+        return [staged]
 
     def _note_form(self, values: list[Value]) -> None:
         pieces = list(_pieces_of(values))

@@ -7,7 +7,7 @@ makes of them is staged, and the update assigns what becomes of that.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
@@ -36,16 +36,24 @@ class HeldStates:
         self._variables = _expected(model)
         self._staged: list[tuple[keras.Variable, How]] = []  # By the step that was traced last.
 
+    @property
+    def remote(self) -> list[tf.Variable]:
+        """TensorFlow's variables that others stand in for."""
+        return [variable.value for variable in self._variables]
+
     @contextlib.contextmanager
-    def held(self) -> Generator[list[Value]]:
+    def held(self, fetch: Callable[[list], list]) -> Generator[list[Value]]:
         """Traces a step on a worker; yields a list that then has what is to be staged.
+
+        Args:
+            fetch: Called as fetch(variables); returns their values.
 
         Raises:
             TraceAgainError: The step assigns to other variables, too, which the next trace holds.
         """
         found: list[Value] = []
-        remote = [variable.value for variable in self._variables]
-        begun = local_copies.fetched(remote)
+        remote = self.remote
+        begun = fetch(remote)
         held = [
             variable_adapter.worker_copy(each, f"{self._prefix}_{index}", value, is_apart=True)
             for index, (each, value) in enumerate(zip(remote, begun, strict=True))

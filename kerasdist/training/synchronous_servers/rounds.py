@@ -16,6 +16,7 @@ Each worker that takes a seat is another incarnation of it, with another queue a
 worker says that was given up, and comes back, is not heard; its queue tells it to stop.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import variable_adapter
-from kerasdist.training.synchronous_servers import round_state
+from kerasdist.training.synchronous_servers import round_state, server_calls
 from kerasdist.training.synchronous_servers.round_state import RoundState
+from kerasdist.training.synchronous_servers.server_calls import Parcel, Reads, Shelf
 
 _STOP = -1
 _NUM_NUMBERS = 3  # Of a token, and of what a worker says.
@@ -43,17 +45,25 @@ class Rounds:
     def __init__(self, *, num_seats: int, num_to_aggregate: int, device: str):
         self._sizes = {"num_seats": num_seats, "num_to_aggregate": num_to_aggregate}
         self._num_seats, self._num_to_aggregate = num_seats, num_to_aggregate
-        self._device = device
+        self.device = device
+        self._queues, self._numbers = Shelf(device), {}
         self.said = self.new_queue()
+        self.device = self.said.device  # As variables there name it.
 
     def new_queue(self) -> tf.Tensor:
         """Returns a queue of tokens, for one worker after the other."""
-        with tf.device(self._device):
-            return tf.raw_ops.FIFOQueueV2(
+        with tf.device(self.device):
+            queue = tf.raw_ops.FIFOQueueV2(
                 component_types=[tf.int64],
                 shapes=[[_NUM_NUMBERS]],
                 shared_name=variable_adapter.unique_name(),
             )
+        self._numbers[queue.ref()] = self._queues.put([queue])
+        return queue
+
+    def number_of(self, queue: tf.Tensor) -> int:
+        """Returns the number by which a worker names a queue."""
+        return self._numbers[queue.ref()]
 
     def first_state(self) -> RoundState:
         """Returns that of a training before its first batch."""
@@ -64,47 +74,66 @@ class Rounds:
     def work(
         self,
         tokens: tf.Tensor,
-        said: tf.Tensor,
         seat: Any,
         incarnation: Any,
         contribute: Callable[..., tuple],
+        *,
         memory: tuple = (),
+        reads: Reads | None = None,
     ) -> None:
         """Computes batches until a token says to stop.
 
         Args:
-            tokens: The queue of this seat.
-            said: That of all seats, `self.said`: an argument of the function, as the other one.
+            tokens: int64 scalar, the number of the queue of this seat: see `number_of`.
             seat: int64 scalar, which of the workers this is.
             incarnation: int64 scalar, which of those that have had this seat.
-            contribute: Called as contribute(key, position, kind, memory); returns the operations
-                that have ended when all that comes of the batch is staged, whether there was a
-                batch, and what to remember.
+            contribute: Called as contribute(key, position, kind, read, memory), where `read` is
+                what `reads` gives on the server with the queues; returns what is there when
+                what comes of the batch is staged, but for a parcel; this parcel; whether there was
+                a batch; and what to remember.
             memory: What it remembers first: tensors, whose shapes may change where they are unknown
                 in `tf.TensorSpec`s that stand for them.
+            reads: What is read for each batch.
         """
+        reads = reads or Reads([])
 
-        def say(what: Any) -> tf.Operation:
-            return self._enqueue(said, tf.stack([tf.cast(what, tf.int64), seat, incarnation]))
+        def say(what: Any, parcel: Parcel) -> list:
+            """Says something, and waits for the next token, in one message."""
+            message = tf.stack([tf.cast(what, tf.int64), seat, incarnation, tokens])
+            hear = functools.partial(self._hear, parcel.unpack, reads)
+            return server_calls.call(self.device, hear, message, *parcel.tensors)
 
-        def compute(token: tf.Tensor, *memory: Any) -> list:
+        first = say(_HELLO, Parcel())
+        num_heard = len(first)
+
+        def compute(*tensors: Any) -> list:
+            token, *read = tensors[:num_heard]
             with tf.control_dependencies([token]):
-                staged, has_batch, memory = contribute(*tf.unstack(token), memory)
-            with tf.control_dependencies(staged):
-                done = say(tf.where(has_batch, _DONE, _END))
-            with tf.control_dependencies([done]):
-                return [self._dequeue(tokens), *memory]
+                ended, parcel, has_batch, memory = contribute(
+                    *tf.unstack(token), read, tensors[num_heard:]
+                )
+            with tf.control_dependencies(ended):
+                return [*say(tf.where(has_batch, _DONE, _END), parcel), *memory]
 
-        with tf.control_dependencies([say(_HELLO)]):
-            first = self._dequeue(tokens)
-        specs = [tf.TensorSpec([_NUM_NUMBERS], tf.int64), *memory]
         tf.while_loop(
             lambda token, *_: token[0] >= 0,
             compute,
-            [first, *map(_nothing, memory)],
-            shape_invariants=[spec.shape for spec in specs],
+            [*first, *map(_nothing, memory)],
+            shape_invariants=[each.shape for each in (*first, *memory)],
             parallel_iterations=1,
         )
+
+    def _hear(self, unpack: Callable, reads: Reads, message: tf.Tensor, *tensors: Any) -> list:
+        """Passes on what a worker says, and gives it its next token; traced for the server."""
+        *said, number = tf.unstack(message)
+        with tf.control_dependencies(unpack(*tensors)):
+            (queue,) = self._queues.get(self.number_of(self.said))
+            done = tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.stack(said)])
+        with tf.control_dependencies([done]):
+            (tokens,) = self._queues.get(number)
+            (token,) = tf.raw_ops.QueueDequeueV2(handle=tokens, component_types=[tf.int64])
+        with tf.control_dependencies([token]):
+            return [tf.ensure_shape(token, [_NUM_NUMBERS]), *reads.on_server(self.device)]
 
     # What follows runs on the chief; the first is traced.
 
@@ -190,7 +219,7 @@ class Rounds:
 
     def clear(self) -> None:
         """Forgets what workers have said. No `updates` may be running."""
-        with tf.device(self._device):
+        with tf.device(self.device):
             while int(tf.raw_ops.QueueSizeV2(handle=self.said)) > 0:
                 self._dequeue(self.said)
 
@@ -241,17 +270,17 @@ class Rounds:
         given = []
         for seat, (queue, count) in enumerate(zip(queues, counts, strict=True)):
             rows = tokens[seat : seat + count]  # None costs less than a condition.
-            with tf.device(self._device):
+            with tf.device(self.device):
                 given.append(tf.raw_ops.QueueEnqueueManyV2(handle=queue, components=[rows]))
         with tf.control_dependencies(given):
             return RoundState(tf.identity(state.numbers), state.seats, state.collected)
 
     def _enqueue(self, queue: tf.Tensor, numbers: Any) -> tf.Operation:
-        with tf.device(self._device):
+        with tf.device(self.device):
             return tf.raw_ops.QueueEnqueueV2(handle=queue, components=[numbers])
 
     def _dequeue(self, queue: tf.Tensor) -> tf.Tensor:
-        with tf.device(self._device):
+        with tf.device(self.device):
             (numbers,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.int64])
         return tf.ensure_shape(numbers, [_NUM_NUMBERS])
 

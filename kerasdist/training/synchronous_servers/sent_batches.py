@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kerasdist.private import variable_adapter
 from kerasdist.training.data import batches
+from kerasdist.training.synchronous_servers import server_calls
 
 
 class BatchForm:
@@ -118,5 +119,7 @@ class SentBatches:
 
     def read(self, position: tf.Tensor) -> list[tf.Tensor]:
         """Returns the tensors of a batch that is there; traced for a worker."""
-        with tf.device(self._device):
-            return tf.raw_ops.MapPeek(key=position, indices=self._indices, **self._arguments)
+        return server_calls.call(self._device, self._peek, position)
+
+    def _peek(self, position: tf.Tensor) -> list[tf.Tensor]:
+        return tf.raw_ops.MapPeek(key=position, indices=self._indices, **self._arguments)

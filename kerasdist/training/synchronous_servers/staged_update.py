@@ -19,7 +19,7 @@ from kerasdist.training.context import deployment
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.hooks import divided_values
 from kerasdist.training.hooks.graph_function import rare_cond
-from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
@@ -33,6 +33,7 @@ from kerasdist.training.synchronous_servers import batch_numbers, placement
 from kerasdist.training.synchronous_servers.contributions import Contributions, How, Taken, Value
 from kerasdist.training.synchronous_servers.held_states import HeldStates
 from kerasdist.training.synchronous_servers.inseparable import InseparableError
+from kerasdist.training.synchronous_servers.server_calls import Parcel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +67,7 @@ class StagedUpdate:
         counts: What steps count.
         copies: What steps read in the place of small weights, if they do.
         model_step: Looks at what comes of the batches of an update; None in tests.
+        home: See `Contributions`.
 
     Attributes:
         contributions: What is staged.
@@ -78,11 +80,12 @@ class StagedUpdate:
         copies: LocalCopies | None = None,
         *,
         model_step: ModelStep | None = None,
+        home: str | None = None,
     ):
         self._strategy, self._counts, self._copies = model.distribute_strategy, counts, copies
         self.states = HeldStates(model, copies)
         self._model_step = model_step
-        self.contributions = Contributions()
+        self.contributions = Contributions(home)
         self._graph: Any = None  # While a step is traced.
         self._half: _Half | None = None  # Of the step that was traced last, as those below.
         self._per_example: list[bool] = []  # Which of its counts are so.
@@ -95,16 +98,21 @@ class StagedUpdate:
         return _StagedDelivery(self, number or 1)
 
     def stage(
-        self, key: tf.Tensor, step: Callable[[tf.Variable], replica_run.GlobalStep]
-    ) -> list[tf.Operation]:
+        self,
+        key: tf.Tensor,
+        step: Callable[[tf.Variable], replica_run.GlobalStep],
+        *,
+        fetch: Callable[[list], list] = local_copies.fetched,
+    ) -> tuple[list, Parcel]:
         """Traces a step on a worker, and stages what comes of it.
 
         Args:
             key: See `Contributions.stage`.
             step: Called as step(num_examples) with a variable; traces it.
+            fetch: See `HeldStates.held`.
 
         Returns:
-            The operations that have ended when all that comes of the step is staged.
+            See `Contributions.stage`.
 
         Raises:
             InseparableError: The step makes no update, or two, or one under a condition, or reads
@@ -112,7 +120,7 @@ class StagedUpdate:
             TraceAgainError: It assigns to variables of which nobody knew.
         """
         self._graph, self._half = tf.compat.v1.get_default_graph(), None
-        with self.states.held() as states, self._counts.held() as counted:
+        with self.states.held(fetch) as states, self._counts.held() as counted:
             result = step(counted[-1])
             half = self._checked_half()
         groups = {

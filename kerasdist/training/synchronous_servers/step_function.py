@@ -74,7 +74,11 @@ class SynchronousStepFunction(WorkerStepFunction):
         )
         self._seats = Seats(self._rounds, num_seats, self._watch)
         self._update = StagedUpdate(
-            model, self._steps.counts, self._copies, model_step=self._model_step
+            model,
+            self._steps.counts,
+            self._copies,
+            model_step=self._model_step,
+            home=self._rounds.device,
         )
         self._state = self._rounds.first_state()
         # Of the batches that `_state` speaks of. It has iterators, which must end with their `fit`.
@@ -197,7 +201,7 @@ class SynchronousStepFunction(WorkerStepFunction):
             return
         self._data, self._sent = data, None
         if not data.is_on_workers or data.is_strict:
-            self._sent = SentBatches(BatchForm(data.element_spec), self._device)
+            self._sent = SentBatches(BatchForm(data.element_spec), self._rounds.device)
         self._work = self._steps.in_rounds(
             self._rounds,
             self._update,
@@ -231,12 +235,12 @@ class SynchronousStepFunction(WorkerStepFunction):
             self._state.expect_all()
 
     def _arguments(self, source: Pass, seat: int) -> tuple:
-        numbers = [source.generation, seat, self._seats.incarnations[seat]]
-        queues = self._seats.tokens[seat], self._rounds.said
+        queue = self._rounds.number_of(self._seats.tokens[seat])
+        numbers = [source.generation, seat, self._seats.incarnations[seat], queue]
         iterators = []
         if source.data.is_on_workers:
             iterators = [source.iterators(self._steps.progress)]
-        return tf.constant(numbers, tf.int64), *queues, *iterators
+        return tf.constant(numbers, tf.int64), *iterators
 
     def _make_some(self, num_updates: int, number: int) -> int:
         """Makes updates, each of `number` batches; returns how many, which may be fewer."""

@@ -15,9 +15,11 @@ from kerasdist.training.parameter_servers.worker_steps import (
     repeat,
     skip,
 )
+from kerasdist.training.synchronous_servers import server_calls
 from kerasdist.training.synchronous_servers.round_state import AGAIN, NEXT, SENT
 from kerasdist.training.synchronous_servers.rounds import Rounds
 from kerasdist.training.synchronous_servers.sent_batches import BatchForm, SentBatches
+from kerasdist.training.synchronous_servers.server_calls import Parcel, Reads
 from kerasdist.training.synchronous_servers.staged_update import StagedUpdate
 
 
@@ -46,8 +48,8 @@ class WorkerRounds(WorkerSteps):
             keeps_batches: Whether a worker may have to compute the same batch again.
 
         Returns:
-            A function of three numbers (the generation of the data, seat and incarnation), the
-            queues of the seat and of all seats, and, if workers read the data, of the iterator.
+            A function of four numbers (the generation of the data, seat, incarnation, and that of
+            the queue of the seat), and, if workers read the data, of the iterator.
         """
         trace = functools.partial(self._steps_in_rounds, rounds, update, data, sent, keeps_batches)
         return graph_function(trace)
@@ -74,18 +76,19 @@ class WorkerRounds(WorkerSteps):
         sent: SentBatches | None,
         keeps_batches: bool,
         numbers: tf.Tensor,
-        tokens: tf.Tensor,
-        said: tf.Tensor,
         iterator: Any = None,
     ) -> None:
-        generation, seat, incarnation = tf.unstack(numbers)
+        generation, seat, incarnation, tokens = tf.unstack(numbers)
         form = BatchForm(data.element_spec or iterator.element_spec[1])
+        reads = Reads([*update.states.remote, *(self._copies.remote if self._copies else [])])
 
-        def contribute(key: tf.Tensor, position: Any, kind: Any, memory: tuple) -> tuple:
+        def contribute(*given: Any) -> tuple:
             with self._model_step.times.of_batch(self._optimizers):
-                return contribute_timed(key, position, kind, memory)
+                return contribute_timed(*given)
 
-        def contribute_timed(key: tf.Tensor, position: Any, kind: Any, memory: tuple) -> tuple:
+        def contribute_timed(
+            key: tf.Tensor, position: Any, kind: Any, read: list, memory: tuple
+        ) -> tuple:
             sources: dict[int, Callable] = {}
             if iterator is not None:
                 sources[NEXT] = lambda: self._next_of(data, iterator, form, generation, position)
@@ -94,18 +97,22 @@ class WorkerRounds(WorkerSteps):
             if sent is not None:
                 sources[SENT] = lambda: [True, *sent.read(position)]
             has_batch, *tensors = _chosen(kind, list(sources.items()))
+            fetch = reads.fetched(rounds.device, read)
 
-            def compute() -> list:
-                step = functools.partial(self._traced_step, 0, position, form.batch_of(tensors))
-                return update.stage(key, step)
+            def compute() -> tuple:
+                batch = form.batch_of(tensors)
+                step = functools.partial(self._traced_step, 0, position, batch, fetch=fetch)
+                return update.stage(key, step, fetch=fetch)
 
-            is_sure = data.is_counted or not data.is_on_workers
-            staged = compute() if is_sure else _if(has_batch, compute)
-            return staged, has_batch, tensors if keeps_batches else []
+            if data.is_counted or not data.is_on_workers:
+                ended, parcel = compute()
+            else:
+                ended, parcel = _if(has_batch, rounds.device, compute), Parcel()
+            return ended, parcel, has_batch, tensors if keeps_batches else []
 
         with self._ledger.tracing(), self._data_waits.noted():
             memory = form.specs if keeps_batches else ()
-            rounds.work(tokens, said, seat, incarnation, contribute, memory)
+            rounds.work(tokens, seat, incarnation, contribute, memory=memory, reads=reads)
 
     def _next_of(
         self, data: WorkerDataSource, iterator: Any, form: BatchForm, generation: Any, position: Any
@@ -137,9 +144,10 @@ def _chosen(kind: tf.Tensor, sources: list) -> list:
     return tf.cond(tf.equal(kind, first), read, lambda: _chosen(kind, others))
 
 
-def _if(is_due: tf.Tensor, act: Callable[[], list]) -> list:
+def _if(is_due: tf.Tensor, device: str, act: Callable[[], tuple]) -> list:
     def acted() -> Any:
-        with tf.control_dependencies(act()):
+        ended, parcel = act()
+        with tf.control_dependencies([*ended, *server_calls.deliver(device, parcel)]):
             return tf.constant(True)
 
     return [tf.cond(is_due, acted, lambda: tf.constant(False)).op]

@@ -24,7 +24,7 @@ class Training:
         self.rounds = Rounds(
             num_seats=num_workers, num_to_aggregate=num_to_aggregate, device=DEVICE
         )
-        self.contributions = Contributions()
+        self.contributions = Contributions(home=self.rounds.device)
         with tf.device(DEVICE):
             self.weight: Any = tf.Variable([0.0], trainable=False)
         self.contribute, self.num_batches = contribute, num_batches
@@ -34,23 +34,23 @@ class Training:
         number = tf.TensorSpec([], tf.int64)
         # A worker is traced first: an update is made of what it stages.
         work = graph_function(self._work_on).get_concrete_function
-        self._work = work(self.queues[0], self.rounds.said, number, number)
+        self._work = work(number, number, number)
         self._updates = graph_function(self._make_updates)
 
-    def _work_on(self, tokens, said, seat, incarnation):
-        def staged(key, position, kind, memory):
+    def _work_on(self, tokens, seat, incarnation):
+        def staged(key, position, kind, read, memory):
             held = tf.where(tf.equal(kind, round_state.AGAIN), memory[0], position)
             gradient = tf.cast(held, tf.float32) + self.weight.read_value() / 8
             note = tf.py_function(lambda *each: self.kinds.append(each), [held, kind], [])
             if self.contribute is not None:
                 gradient = self.contribute(gradient, position, seat)
             value = Value(gradient, How.MEAN, beside=self.weight)
-            ended = self.contributions.stage(key, [value], weight=1, num_examples=1)
+            ended, parcel = self.contributions.stage(key, [value], weight=1, num_examples=1)
             has_batch = self.num_batches is None or position < self.num_batches
-            return [*ended, note], has_batch, [held]
+            return [*ended, note], parcel, has_batch, [held]
 
         memory = (tf.TensorSpec([], tf.int64),)
-        self.rounds.work(tokens, said, seat, incarnation, staged, memory)
+        self.rounds.work(tokens, seat, incarnation, staged, memory=memory)
 
     def _make_updates(self, number, num_updates, vector, said, *queues):
         def update(keys):
@@ -73,7 +73,8 @@ class Training:
 
     def seat(self, seat, incarnation=0):
         """Lets a worker take a seat."""
-        arguments = self.queues[seat], self.rounds.said, *map(np.int64, (seat, incarnation))
+        tokens = self.rounds.number_of(self.queues[seat])
+        arguments = map(np.int64, (tokens, seat, incarnation))
         thread = threading.Thread(target=self._work, args=arguments)
         thread.start()
         self.threads.append(thread)
