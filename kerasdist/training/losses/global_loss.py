@@ -230,12 +230,15 @@ def clear_losses(replica: Replica, original: Callable, layer: keras.layers.Layer
 def global_sum(values: Any) -> tf.Tensor:
     """Returns the sum over the global batch; see `kerasdist.global_sum`."""
     replica, total = replicas.divided(), tf.reduce_sum(_floating(values))
+    _note_use_of_all("kerasdist.global_sum")
     return total if replica is None else replica.sum_of_parts(total)
 
 
 def global_mean(values: Any, weights: Any = None) -> tf.Tensor:
     """Returns the weighted mean over the global batch; see `kerasdist.global_mean`."""
     values = _floating(values)
+    if weights is not None:
+        _note_use_of_all("the weights of kerasdist.global_mean")
     weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
     weights = tf.broadcast_to(weights, tf.shape(values))
     replica = replicas.divided()
@@ -244,6 +247,14 @@ def global_mean(values: Any, weights: Any = None) -> tf.Tensor:
         return tf.math.divide_no_nan(total, divisor)
     divisor = replica.total(tf.reduce_sum(weights))
     return replica.sum_of_parts(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor))
+
+
+def _note_use_of_all(name: str) -> None:
+    """Notes for whoever asks that something is divided by what one batch of several lacks."""
+    replica = replicas.current()
+    if replica is not None and replica.delivery.needs_divisors:
+        name = f"what all examples give ({name})"
+        replica.losses.divisors.append(Divisor(name=name, total=None))
 
 
 def _floating(values: Any) -> tf.Tensor:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kerasdist
 from tests import strategies
 
 NUM_EXAMPLES, EXAMPLES_OF_UPDATE = 26, 8
@@ -107,6 +108,10 @@ def own_mean(y, predictions):
     return tf.reduce_mean(tf.abs(y - predictions), axis=-1)
 
 
+def weighted_by_itself(y, predictions):
+    return kerasdist.global_mean(tf.square(y - predictions), weights=tf.cast(y > 0, tf.float32))
+
+
 def largest_error(y, predictions):
     return tf.reduce_max(tf.abs(y - predictions))
 
@@ -140,6 +145,7 @@ PROGRAMS = {
         True,
     ),
     "a loss of Keras' that compares them": (lambda: dense(loss="dice"), X, LABELS, True),
+    "a mean with a divisor of its own": (lambda: dense(loss=weighted_by_itself), X, LABELS, True),
     "a mean of its own": (
         lambda: dense(before=[Doubled()], loss=own_mean, metrics=["AUC", own_mean]),
         X,
