@@ -198,7 +198,8 @@ def rows():
     return {"x": {"ids": IDS, "x": X}}
 
 
-PROGRAMS = {
+# What steps assign, draw and count.
+STATES = {
     "states": Program(
         make=lambda: dense(Counting(), keras.layers.SpectralNormalization(keras.layers.Dense(4)))
     ),
@@ -225,6 +226,8 @@ PROGRAMS = {
         given=lambda: {"y": (Y > 0).astype("int64"), "class_weight": {0: 1.0, 1: 3.0}},
     ),
     "masked": Program(make=masked, given=lambda: {"x": MASKED_IDS, "y": np.stack([Y] * 4, axis=1)}),
+}
+UPDATES = {
     "all optimizers": Program(make=all_optimizers, tolerance=1e-4),
     "all optimizers, rows": Program(
         make=all_optimizers_of_rows, given=lambda: {"x": IDS}, tolerance=1e-4
@@ -296,11 +299,11 @@ def check_as_truth(found, programs):
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:Batch normalization .* uses the statistics of each of 2")
 @pytest.mark.parametrize("workers", list(strategies.SYNCHRONOUS))
-def test_programs_end_as_on_one_device(workers):
-    train = functools.partial(train_all, PROGRAMS)
-    (found,) = strategies.run_on_workers(train, workers, timeout_secs=480)
+@pytest.mark.parametrize("programs", [STATES, UPDATES], ids=["states", "updates"])
+def test_programs_end_as_on_one_device(workers, programs):
+    (found,) = strategies.run_on_workers(functools.partial(train_all, programs), workers)
 
-    check_as_truth(found, PROGRAMS)
+    check_as_truth(found, programs)
 
 
 def train_divided():
@@ -318,7 +321,7 @@ def make_divided_strategy():
 
 @pytest.mark.processes
 def test_programs_with_divided_weights_end_as_on_one_device():
-    outputs = fork_server.run_cluster(train_divided, num_workers=2, num_ps=2, timeout_secs=480)
+    outputs = fork_server.run_cluster(train_divided, num_workers=2, num_ps=2, timeout_secs=240)
 
     for output in outputs:
         assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
