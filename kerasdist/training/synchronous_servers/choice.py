@@ -87,11 +87,12 @@ def _look_at(
     except Exception:  # The program may raise anything, and the trace that counts says it.  # noqa: BLE001
         return
     if fit.may_differ(model) or custom_parts.custom_metrics_of(model):
-        trial_of_update.check(model, step, _some_examples(dataset, model))
+        number = trial_of_update.TrialOfUpdate.num_replicas_of(model.distribute_strategy)
+        trial_of_update.check(model, step, some_examples(dataset, number))
 
 
-def _some_examples(dataset: tf.data.Dataset, model: keras.Model) -> Any:
-    """Returns batches of a dataset, joined: as many as a trial needs.
+def some_examples(dataset: tf.data.Dataset, num_batches: int) -> Any:
+    """Returns the first batches of a dataset, joined; the first one where they cannot be.
 
     Raises:
         InseparableError: None can be read but by who trains.
@@ -103,8 +104,10 @@ def _some_examples(dataset: tf.data.Dataset, model: keras.Model) -> Any:
             "share it, since the data may not be read twice",
             "Where it is a tf.data.Dataset without Python in it, that is tried.",
         )
-    number = trial_of_update.TrialOfUpdate.num_replicas_of(model.distribute_strategy)
-    batch = next(iter(joined_batches.joined(copy, number)), None)
+    try:
+        batch = next(iter(joined_batches.joined(copy, num_batches)), None)
+    except (tf.errors.InvalidArgumentError, ValueError):  # As they are padded, say.
+        batch = next(iter(copy), None)
     if batch is None:
         raise InseparableError("the data holds no batch", "Check what it is made of.")
     return batches.as_tensors(batches.without_optionals(batch))

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
+from kerasdist.training.synchronous_servers import choice
+from kerasdist.training.synchronous_servers.inseparable import InseparableError
 from tests import strategies
 
 NUM_EXAMPLES, EXAMPLES_OF_UPDATE = 26, 8
@@ -176,6 +178,23 @@ def train_all(strategy, batch_size):
 
 def train_with_batches_of_workers(strategy):
     return train_all(strategy, EXAMPLES_OF_UPDATE // 2)
+
+
+def test_a_trial_has_one_batch_where_several_cannot_be_joined():
+    numbers = tf.data.Dataset.range(1, 9)
+
+    joined = choice.some_examples(numbers.batch(2), 3)
+    padded = choice.some_examples(numbers.map(tf.range).padded_batch(2), 3)
+
+    assert joined.shape == (6,)
+    assert padded.shape == (2, 2)
+
+
+def test_data_that_may_not_be_read_twice_is_not_tried():
+    dataset = tf.data.Dataset.from_generator(lambda: [1], output_signature=tf.TensorSpec([]))
+
+    with pytest.raises(InseparableError, match="the data may not be read twice"):
+        choice.some_examples(dataset, 2)
 
 
 @pytest.mark.processes
