@@ -408,7 +408,7 @@ def iterators_of_workers(
 
         def read_past(count: Any) -> Any:
             next(iterator)
-            return count + 1
+            return [count + 1]
 
         if num_skipped:
             start = [tf.constant(0, tf.int64)]
