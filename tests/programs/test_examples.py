@@ -53,6 +53,13 @@ ON_CLUSTERS = {
         "vae",
         "wide_and_deep",
     ],
+    "2 workers + 1 ps, synchronous": [
+        "autoencoder",
+        "gan",
+        "translation",
+        "vae",
+        "wide_and_deep",
+    ],
 }
 
 
