@@ -81,7 +81,8 @@ class RoundState(NamedTuple):
     def num_left(self) -> int:
         """How many batches are in no update yet."""
         num_fresh = max(self.numbers[END] - self.numbers[POSITION], 0)
-        num_held = np.count_nonzero(self.seats[:, STATUS] == COMPUTING)
+        held = self.seats[self.seats[:, STATUS] == COMPUTING, SEAT_POSITION]
+        num_held = np.count_nonzero(held < self.numbers[END])  # The others will find no batch.
         return int(self.numbers[NUM_COLLECTED] + self.numbers[NUM_AGAIN] + num_fresh + num_held)
 
     @property
@@ -93,12 +94,12 @@ class RoundState(NamedTuple):
     def given(self) -> list[int]:
         """The positions of batches that were given and are in no update, between two updates."""
         held = self.seats[self.seats[:, STATUS] == COMPUTING, SEAT_POSITION]
-        return sorted([*self.again, *held.tolist()])
+        return sorted([*self.again, *held[held < self.numbers[END]].tolist()])
 
     @property
     def num_used(self) -> int:
         """How many batches of the pass are in updates, between two updates."""
-        return int(self.numbers[POSITION]) - len(self.given)
+        return int(min(self.numbers[POSITION], self.numbers[END])) - len(self.given)
 
     @property
     def late_seats(self) -> list[int]:
@@ -113,7 +114,7 @@ class RoundState(NamedTuple):
     def free(self, seat: int, incarnation: int) -> None:
         """Gives a seat to another worker, once this one comes; what it holds is given again."""
         row = self.seats[seat]
-        if row[STATUS] == COMPUTING:
+        if row[STATUS] == COMPUTING and row[SEAT_POSITION] < self.numbers[END]:
             self.set_again(sorted([*self.again, int(row[SEAT_POSITION])]))
         row[[INCARNATION, STATUS]] = incarnation, ABSENT
 
@@ -209,7 +210,9 @@ def given(state: RoundState, limit: Any, is_again: tf.Tensor) -> tuple[RoundStat
 def can_collect(state: RoundState, num_wanted: Any) -> tf.Tensor:
     """Whether there are as many batches as an update wants; and it wants more."""
     count = state.numbers[NUM_COLLECTED]
-    num_held = tf.math.count_nonzero(tf.equal(state.seats[:, STATUS], COMPUTING))
+    is_held = tf.equal(state.seats[:, STATUS], COMPUTING)
+    is_there = state.seats[:, SEAT_POSITION] < state.numbers[END]
+    num_held = tf.math.count_nonzero(is_held & is_there)
     num_fresh = tf.maximum(state.numbers[END] - state.numbers[POSITION], 0)
     num_left = count + state.numbers[NUM_AGAIN] + num_fresh + num_held
     return (count < num_wanted) & (num_left >= num_wanted)

@@ -78,7 +78,7 @@ class Rounds:
         incarnation: Any,
         contribute: Callable[..., tuple],
         *,
-        memory: tuple = (),
+        memory: tuple[list, list] = ([], []),
         reads: Reads | None = None,
     ) -> None:
         """Computes batches until a token says to stop.
@@ -91,8 +91,8 @@ class Rounds:
                 what `reads` gives on the server with the queues; returns what is there when
                 what comes of the batch is staged, but for a parcel; this parcel; whether there was
                 a batch; and what to remember.
-            memory: What it remembers first: tensors, whose shapes may change where they are unknown
-                in `tf.TensorSpec`s that stand for them.
+            memory: What it remembers first: tensors, and what is known of later ones, as
+                `tf.TensorSpec`s.
             reads: What is read for each batch.
         """
         reads = reads or Reads([])
@@ -115,11 +115,12 @@ class Rounds:
             with tf.control_dependencies(ended):
                 return [*say(tf.where(has_batch, _DONE, _END), parcel), *memory]
 
+        remembered, specs = memory
         tf.while_loop(
             lambda token, *_: token[0] >= 0,
             compute,
-            [*first, *map(_nothing, memory)],
-            shape_invariants=[each.shape for each in (*first, *memory)],
+            [*first, *remembered],
+            shape_invariants=[each.shape for each in (*first, *specs)],
             parallel_iterations=1,
         )
 
@@ -283,10 +284,6 @@ class Rounds:
         with tf.device(self.device):
             (numbers,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.int64])
         return tf.ensure_shape(numbers, [_NUM_NUMBERS])
-
-
-def _nothing(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
 
 
 def _operations() -> list:

@@ -80,6 +80,7 @@ class WorkerRounds(WorkerSteps):
     ) -> None:
         generation, seat, incarnation, tokens = tf.unstack(numbers)
         form = BatchForm(data.element_spec or iterator.element_spec[1])
+        may_end = data.is_strict and not data.is_counted
         reads = Reads([*update.states.remote, *(self._copies.remote if self._copies else [])])
 
         def contribute(*given: Any) -> tuple:
@@ -89,14 +90,16 @@ class WorkerRounds(WorkerSteps):
         def contribute_timed(
             key: tf.Tensor, position: Any, kind: Any, read: list, memory: tuple
         ) -> tuple:
+            progress, *kept = memory
             sources: dict[int, Callable] = {}
             if iterator is not None:
-                sources[NEXT] = lambda: self._next_of(data, iterator, form, generation, position)
+                sources[NEXT] = lambda: self._next_of(data, iterator, form, position, progress)
             if keeps_batches:
-                sources[AGAIN] = lambda: [True, *memory]
+                sources[AGAIN] = lambda: [progress, True, *kept]
             if sent is not None:
-                sources[SENT] = lambda: [True, *sent.read(position)]
-            has_batch, *tensors = _chosen(kind, list(sources.items()))
+                sources[SENT] = lambda: [progress, True, *sent.read(position)]
+            progress, has_batch, *tensors = _chosen(kind, list(sources.items()))
+            self._note_progress(generation, progress)  # For the next round.
             fetch = reads.fetched(rounds.device, read)
 
             def compute() -> tuple:
@@ -104,36 +107,43 @@ class WorkerRounds(WorkerSteps):
                 step = functools.partial(self._traced_step, 0, position, batch, fetch=fetch)
                 return update.stage(key, step, fetch=fetch)
 
-            if data.is_counted or not data.is_on_workers:
-                ended, parcel = compute()
-            else:
+            if may_end:
                 ended, parcel = _if(has_batch, rounds.device, compute), Parcel()
-            return ended, parcel, has_batch, tensors if keeps_batches else []
+            else:
+                ended, parcel = compute()
+            return ended, parcel, has_batch, [progress, *(tensors if keeps_batches else [])]
 
         with self._ledger.tracing(), self._data_waits.noted():
-            memory = form.specs if keeps_batches else ()
+            # How far this worker has read is a part of its memory: what one pass of a loop notes in
+            # a variable, the next one may read too early.
+            first = [self._progress_of(generation)]
+            if keeps_batches:
+                first += form.nothing()
+            specs = [tf.TensorSpec([], tf.int64), *form.specs][: len(first)]
+            memory = first, specs
             rounds.work(tokens, seat, incarnation, contribute, memory=memory, reads=reads)
 
     def _next_of(
-        self, data: WorkerDataSource, iterator: Any, form: BatchForm, generation: Any, position: Any
+        self, data: WorkerDataSource, iterator: Any, form: BatchForm, position: Any, progress: Any
     ) -> list:
-        """Reads on to a position, where batches have any; returns whether there is a batch, too."""
+        """Reads on to a position, where batches have any.
+
+        Returns:
+            How far the iterator is then, whether there is a batch, and its tensors.
+        """
         if not data.is_strict:
             _, batch = self._next(iterator)
-            return [True, *form.tensors_of(batch)]
-        num_skipped = not_negative(position - self._progress_of(generation))
-        # TensorFlow does not know that both are the same variable, and would not wait.
-        with tf.control_dependencies([num_skipped]):
-            self._note_progress(generation, position + 1)
+            return [progress, True, *form.tensors_of(batch)]
+        num_skipped = not_negative(position - progress)
         if data.is_counted:
             skip(iterator, num_skipped)
             _, batch = self._next(iterator)
-            return [True, *form.tensors_of(batch)]
+            return [position + 1, True, *form.tensors_of(batch)]
         repeat(num_skipped, lambda _: iterator.get_next_as_optional())
         element: Any = self._of_input(iterator.get_next_as_optional)
         has_batch = element.has_value()
         tensors = tf.cond(has_batch, lambda: form.tensors_of(element.get_value()[1]), form.nothing)
-        return [has_batch, *tensors]
+        return [position + 1, has_batch, *tensors]
 
 
 def _chosen(kind: tf.Tensor, sources: list) -> list:

@@ -49,7 +49,7 @@ class Training:
             has_batch = self.num_batches is None or position < self.num_batches
             return [*ended, note], parcel, has_batch, [held]
 
-        memory = (tf.TensorSpec([], tf.int64),)
+        memory = [tf.constant(-1, tf.int64)], [tf.TensorSpec([], tf.int64)]
         self.rounds.work(tokens, seat, incarnation, staged, memory=memory)
 
     def _make_updates(self, number, num_updates, vector, said, *queues):
