@@ -280,8 +280,11 @@ def _fit(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
         if given is not None:
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
-    watched = peers.watched(scopes.strategy_of(model))
-    with running_call.entered("fit", model, **known), watched:
+    strategy = scopes.strategy_of(model)
+    # TensorFlow waits for what runs on workers where a program sets its random seed.
+    remote = deployment.of(strategy).remote
+    freed = remote.occupation.ended_behind() if remote else contextlib.nullcontext()
+    with running_call.entered("fit", model, **known), peers.watched(strategy), freed:
         return _outside_scopes(original, model, *args, **kwargs)
 
 

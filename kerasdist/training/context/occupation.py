@@ -1,6 +1,7 @@
 """Who has all workers beside parameter servers compute for it, until another one needs them."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 
 
 class Occupation:
@@ -26,3 +27,14 @@ class Occupation:
         let_go, self._let_go = self._let_go, None
         if let_go is not None:
             let_go()
+
+    @contextlib.contextmanager
+    def ended_behind(self) -> Generator[None]:
+        """Lets workers be free behind what is inside, whatever ends it."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):  # The first error is the one to know.
+                self.make_way()
+            raise
+        self.make_way()
