@@ -222,6 +222,21 @@ def before_each_new_function(act: Callable[[], object]) -> None:
     names.overwrite(eager, "add_c_function", act_and_add)
 
 
+def before_each_seed(act: Callable[[], object]) -> None:
+    """Calls `act` before TensorFlow sets the seed of a program.
+
+    It then waits for all that runs on other tasks, which may wait for this program.
+    """
+    eager = context.context()
+    set_seed = names.find(type(eager), "_set_global_seed")
+
+    def act_and_set(seed: Any):
+        act()
+        set_seed(eager, seed)
+
+    names.overwrite(eager, "_set_global_seed", act_and_set)
+
+
 @functools.cache
 def let_control_flow_ask_at_call_time() -> None:
     """Lets a step have what each worker has of its own within `tf.cond` and `tf.while_loop`.

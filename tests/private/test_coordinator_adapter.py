@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import tensorflow as tf
 from tensorflow.python.distribute import parameter_server_strategy_v2
 from tensorflow.python.distribute.coordinator import cluster_coordinator, values
 from tensorflow.python.eager import context, executor
@@ -59,3 +60,16 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
 )
 def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
     assert text in inspect.getsource(cluster_coordinator)
+
+
+def test_somebody_hears_of_a_seed_before_it_is_set():
+    acts, eager = [], context.context()
+
+    coordinator_adapter.before_each_seed(lambda: acts.append(context.global_seed()))
+    try:
+        before = context.global_seed()
+        tf.random.set_seed(123)
+    finally:
+        del eager._set_global_seed
+
+    assert acts == [before] and context.global_seed() == 123

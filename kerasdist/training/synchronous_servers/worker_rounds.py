@@ -90,15 +90,8 @@ class WorkerRounds(WorkerSteps):
         def contribute_timed(
             key: tf.Tensor, position: Any, kind: Any, read: list, memory: tuple
         ) -> tuple:
-            progress, *kept = memory
-            sources: dict[int, Callable] = {}
-            if iterator is not None:
-                sources[NEXT] = lambda: self._next_of(data, iterator, form, position, progress)
-            if keeps_batches:
-                sources[AGAIN] = lambda: [progress, True, *kept]
-            if sent is not None:
-                sources[SENT] = lambda: [progress, True, *sent.read(position)]
-            progress, has_batch, *tensors = _chosen(kind, list(sources.items()))
+            sources = self._sources_of(data, iterator, form, sent, position, memory)
+            progress, has_batch, *tensors = _chosen(kind, sources)
             self._note_progress(generation, progress)  # For the next round.
             fetch = reads.fetched(rounds.device, read)
 
@@ -114,14 +107,44 @@ class WorkerRounds(WorkerSteps):
             return ended, parcel, has_batch, [progress, *(tensors if keeps_batches else [])]
 
         with self._ledger.tracing(), self._data_waits.noted():
-            # How far this worker has read is a part of its memory: what one pass of a loop notes in
-            # a variable, the next one may read too early.
-            first = [self._progress_of(generation)]
-            if keeps_batches:
-                first += form.nothing()
-            specs = [tf.TensorSpec([], tf.int64), *form.specs][: len(first)]
-            memory = first, specs
+            memory = self._first_memory(generation, form, keeps_batches)
             rounds.work(tokens, seat, incarnation, contribute, memory=memory, reads=reads)
+
+    def _sources_of(
+        self,
+        data: WorkerDataSource,
+        iterator: Any,
+        form: BatchForm,
+        sent: SentBatches | None,
+        position: Any,
+        memory: tuple,
+    ) -> list[tuple[int, Callable]]:
+        """Returns what reads the batch of a position, by the kind of its token.
+
+        Each returns how far the iterator is then, whether there is a batch, and its tensors.
+        """
+        progress, *kept = memory
+        sources = [
+            (
+                NEXT,
+                data.is_on_workers
+                and (lambda: self._next_of(data, iterator, form, position, progress)),
+            ),
+            (AGAIN, kept and (lambda: [progress, True, *kept])),
+            (SENT, sent and (lambda: [progress, True, *sent.read(position)])),
+        ]
+        return [(kind, read) for kind, read in sources if callable(read)]
+
+    def _first_memory(
+        self, generation: tf.Tensor, form: BatchForm, keeps_batches: bool
+    ) -> tuple[list, list]:
+        """Returns what a worker remembers when it begins, and what is known of it later."""
+        # How far it has read is a part of it: what one pass of a loop notes in a variable, the next
+        # one may read too early.
+        progress, spec = self._progress_of(generation), tf.TensorSpec([], tf.int64)
+        if not keeps_batches:
+            return [progress], [spec]
+        return [progress, *form.nothing()], [spec, *form.specs]
 
     def _next_of(
         self, data: WorkerDataSource, iterator: Any, form: BatchForm, position: Any, progress: Any
