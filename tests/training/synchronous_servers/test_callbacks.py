@@ -100,39 +100,6 @@ def see_changed_updates(fit, _):
     }
 
 
-class Interrupt(keras.callbacks.Callback):
-    """Ends a `fit` with an error after so many steps."""
-
-    def __init__(self, after):
-        super().__init__()
-        self.after, self.num_steps = after, 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.num_steps += 1
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if self.num_steps == self.after:
-            raise InterruptedError
-
-
-def see_resumption(fit, folder):
-    """Resumes in the middle of an epoch, and where one begins; has the weights as if it had not."""
-    seen = {}
-    for name, after, every_steps in (("middle", 6, 3), ("end", 4, None)):
-        with contextlib.suppress(InterruptedError):
-            saving = callbacks.Checkpoint(folder / name, every_steps=every_steps)
-            fit([saving, Interrupt(after)], x=X, shuffle=True)
-        resuming = callbacks.Checkpoint(folder / name, every_steps=every_steps)
-        model = fit([resuming], shuffle=True)
-        seen[f"{name} from"] = [resuming.resumed_from and Path(resuming.resumed_from).name]
-        seen[f"{name} updates"] = float(model.optimizer.iterations)
-        seen[f"{name} losses"] = model.history.history["loss"]
-        weights = fit([], shuffle=True).get_weights()
-        for resumed, straight in zip(model.get_weights(), weights, strict=True):
-            np.testing.assert_allclose(resumed, straight, rtol=1e-6, atol=1e-6)
-    return seen
-
-
 def see_non_finite_step(fit, _):
     x = X.copy()
     x[EXAMPLES_OF_UPDATE + 1] = np.nan
@@ -175,7 +142,6 @@ def see_throughput(fit, _):
 
 
 SEEN = {
-    "Checkpoint": see_resumption,
     "FirstStepProof": see_proof,
     "LossAverages": see_averaged_losses,
     "ProfilerTrace": see_traces,
