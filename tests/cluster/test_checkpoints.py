@@ -111,6 +111,10 @@ def undisturbed(tmp_path_factory):
 
 def assert_alike(found, expected):
     assert found["updates"] == expected["updates"] == 21
+    assert_same(found, expected)
+
+
+def assert_same(found, expected):
     for ours, theirs in zip(found["weights"], expected["weights"], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
     for name, values in expected["history"].items():
@@ -135,6 +139,24 @@ def test_the_chief_beside_parameter_servers_is_killed(outcome):
     found = result_of(outcome)
 
     assert found["updates"] == 21  # None lost, none twice.
+    assert len(found["history"]["loss"]) == 3
+
+
+@of(killed, "chief 0", "--workers=2", "--ps=1", "--backup=0")
+def test_the_chief_of_synchronous_workers_is_killed(outcome):
+    options = "--workers=2", "--ps=1", "--backup=0"
+    expected = result_of(killed("nobody", *options))
+
+    found = result_of(outcome)
+    assert found["updates"] == expected["updates"] == 12  # Of two batches each, or of the last one.
+    assert_same(found, expected)
+
+
+@of(killed, "chief 0", "--workers=2", "--ps=1", "--backup=1")
+def test_the_chief_of_backup_workers_is_killed(outcome):
+    found = result_of(outcome)
+
+    assert found["updates"] == 21
     assert len(found["history"]["loss"]) == 3
 
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 import kerasdist
 
 num_epochs = 2
+limits = {"start_timeout_secs": 100}
 
 
 def mark(task):
@@ -63,7 +64,7 @@ def data():
 def run():
     mark(kerasdist.Cluster.from_env().task).write_text(str(os.getpid()))
     strategy = kerasdist.make_strategy(
-        steps_per_call=1, heartbeat_timeout_secs=5, start_timeout_secs=100
+        steps_per_call=1, heartbeat_timeout_secs=5, **limits
     )
     with strategy.scope():
         model = Model([keras.Input((2,)), keras.layers.Dense(1)])
@@ -166,9 +167,7 @@ def test_worker_that_is_halted_elsewhere_is_left_alone(outcome):
     assert outcome.secs < 120
 
 
-@of(
-    launched,
-    """
+UNTIL_IT_IS_BACK = """
 num_epochs = 40
 
 def act():
@@ -177,19 +176,51 @@ def act():
 def is_over():
     [log] = pathlib.Path().glob("kerasdist_logs/*/worker-1.log")
     return "works" in log.read_text().partition("joins the job")[2]
-""",
-    "--max-restarts=1",
-)
-def test_restarted_worker_joins_again_and_trains(outcome):
+"""
+
+
+def assert_it_is_back(outcome):
     [output] = outcome.outputs
 
     assert outcome.codes == [0]
     assert re.search(LOST, output)
     assert re.search(r"\nworker 1 was ended by a signal: Killed .* starts again, 1 of 1\.", output)
     assert re.search(r"worker 1 \(127\.0\.0\.1:\d+\) is back\.", output)
-    seen, counted = steps_of(output)
+    return steps_of(output)
+
+
+@of(launched, UNTIL_IT_IS_BACK, "--max-restarts=1")
+def test_restarted_worker_joins_again_and_trains(outcome):
+    seen, counted = assert_it_is_back(outcome)
+
     assert 20 < seen < 40 * 300
     assert seen <= counted < seen + 40  # Some were on their way.
+
+
+@of(launched, UNTIL_IT_IS_BACK, "--max-restarts=1", "--backup=0")
+def test_restarted_synchronous_worker_joins_again_and_trains(outcome):
+    seen, counted = assert_it_is_back(outcome)
+
+    assert 20 < seen == counted < 40 * 150
+
+
+@of(
+    alone,
+    """
+os.environ["KERASDIST_NUM_BACKUP_WORKERS"] = "0"
+limits["start_timeout_secs"] = 30
+
+def act():
+    kill("worker 0")
+    kill("worker 1")
+""",
+)
+def test_the_loss_of_all_synchronous_workers_ends_the_job_by_the_limit(outcome):
+    chief = outcome.outputs[0]
+
+    assert outcome.codes[0] == 138
+    assert re.search(r"Waiting for a worker: worker 0 .*, worker 1 .* s of 30 s\.", chief)
+    assert "no worker is left, for 30 s" in chief
 
 
 WITH_A_LIMIT = """
