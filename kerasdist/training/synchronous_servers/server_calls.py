@@ -10,7 +10,9 @@ Functions know variables and queues by numbers: an operation that was given a re
 where that is, and each of its arguments would be sent by itself.
 """
 
+import contextlib
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -71,15 +73,20 @@ def deliver(device: str, parcel: Parcel) -> list[tf.Tensor]:
 
 
 class Shelf:
-    """Resources of a parameter server, by numbers.
+    """Resources of a parameter server, by numbers; they are there no longer than this object.
 
     Args:
         device: Of the server.
+
+    Attributes:
+        name: Of the resource that keeps them there.
     """
 
     def __init__(self, device: str):
         self._device, self._count = device, 0
-        self._name = variable_adapter.unique_name()
+        self.name = variable_adapter.unique_name()
+        # What is on the shelf would keep the weights of a model that is gone.
+        weakref.finalize(self, _clear, device, self.name).atexit = False
 
     def put(self, resources: list[tf.Tensor]) -> int:
         """Returns a number for some resources."""
@@ -90,7 +97,7 @@ class Shelf:
                 indices=list(range(len(resources))),
                 values=resources,
                 dtypes=[tf.resource] * len(resources),
-                shared_name=self._name,
+                shared_name=self.name,
             )
         return number
 
@@ -100,8 +107,13 @@ class Shelf:
             key=tf.cast(number, tf.int64),
             indices=list(range(count)),
             dtypes=[tf.resource] * count,
-            shared_name=self._name,
+            shared_name=self.name,
         )
+
+
+def _clear(device: str, name: str) -> None:
+    with contextlib.suppress(tf.errors.OpError), tf.init_scope(), tf.device(device):
+        tf.raw_ops.MapClear(dtypes=[tf.resource], shared_name=name)
 
 
 class Reads:

@@ -29,6 +29,10 @@ class WorkerRounds(WorkerSteps):
     Args: those of `WorkerSteps`.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._reads: list[Reads] = []  # Of the graphs: what they read is there as long as these.
+
     def in_rounds(
         self,
         rounds: Rounds,
@@ -82,6 +86,7 @@ class WorkerRounds(WorkerSteps):
         form = BatchForm(data.element_spec or iterator.element_spec[1])
         may_end = data.is_strict and not data.is_counted
         reads = Reads([*update.states.remote, *(self._copies.remote if self._copies else [])])
+        self._reads.append(reads)
 
         def contribute(*given: Any) -> tuple:
             with self._model_step.times.of_batch(self._optimizers):

@@ -1,5 +1,7 @@
 """Functions that a parameter server runs for a worker, with one message; in one process."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -32,10 +34,10 @@ def test_a_worker_reads_variables_with_one_operation():
     variables = [keras.Variable(np.full(shape, 1.5, "float32")) for shape in ([2, 3], [4])]
     count = keras.Variable(7, dtype="int64", trainable=False)
     remote = [each.value for each in (*variables, count)]
+    reads = Reads(remote)
 
     @tf.function
     def worker():
-        reads = Reads(remote)
         fetch = reads.fetched("of another server", [])
         return fetch(remote[::-1])
 
@@ -68,3 +70,15 @@ def test_a_parcel_is_unpacked_before_its_worker_goes_on():
 
     np.testing.assert_array_equal(worker(), [1, 2])
     assert server_calls.deliver(SERVER, Parcel()) == []
+
+
+def test_what_is_on_a_shelf_is_there_no_longer_than_the_shelf():
+    variable = keras.Variable([0.0, 0.0])
+    shelf = Shelf(SERVER)
+    shelf.put([variable.value.handle])
+    look = {"dtypes": [tf.resource], "shared_name": shelf.name}
+    assert int(tf.raw_ops.MapSize(**look)) == 1
+
+    del shelf
+    gc.collect()
+    assert int(tf.raw_ops.MapSize(**look)) == 0
