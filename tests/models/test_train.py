@@ -75,7 +75,7 @@ def argv(tmp_path, data_dir):
         ("--train_image_size=2", "of 2 x 2 pixels: its layers shrink them to nothing. Give a la"),
         ("--checkpoint_exclude_scopes=fc4", "--checkpoint_exclude_scopes needs --checkpoint_path"),
         ("--replicas_to_aggregate=1", "--sync_replicas=False. Give --sync_replicas, too, or leav"),
-        ("--num_replicas_to_aggregate=0", "`--num_replicas_to_aggregate` must be at least 1, or"),
+        ("--num_replicas_to_aggregate=0", "--num_replicas_to_aggregate must be at least 1, or"),
         ("--task=3", "--task must be less than --worker_replicas; it counts"),
     ],
 )
