@@ -97,7 +97,7 @@ REFUSED_BY_ALL = {
 REFUSED = {
     ONE_WORKER: {
         **REFUSED_BY_ALL,
-        "gradient_accumulation_steps=2": "ValueError: Asynchronous workers cannot accumulate gradients",
+        "gradient_accumulation_steps=2": "ValueError: Asynchronous workers cannot accumulate",
     },
     TWO_WORKERS: {
         **REFUSED_BY_ALL,

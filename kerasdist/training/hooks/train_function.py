@@ -99,6 +99,7 @@ class EnclosingFunction(TrainFunction):
         if isinstance(inside, TrainFunction):
             self.callbacks, self.num_examples = inside.callbacks, inside.num_examples
             self.losses, self.times = inside.losses, inside.times
+            self.joins_batches = inside.joins_batches
 
     @property
     def may_have_discarded(self) -> bool:
