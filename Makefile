@@ -51,7 +51,7 @@ test-faults: $(INSTALLED) ## Inject every fault into a job, and print what becam
 	@.venv/bin/python -m tests.cluster.fault_table $(FAULTS)
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).
-	@echo "Running Keras' own tests: plain, with Keras' functions replaced, on one device, on two replicas"
+	@echo "Running Keras' own tests: plain, with Keras' functions replaced, on one device, two replicas, synchronous workers"
 	@.venv/bin/python -m tests.keras
 
 test-libraries: .venvs/libraries/installed ## Run the tests with libraries that people use, in an environment with them.

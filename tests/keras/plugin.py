@@ -17,7 +17,8 @@ from keras.src import testing
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.testing import test_utils
 
-from tests.keras.deployments import OURS, PLAIN
+from tests.joined_batches import joined_batches
+from tests.keras.deployments import JOINED, OURS, PLAIN, SERVERS
 from tests.keras.record import Record, as_plain
 from tests.keras.source import PACKAGE
 
@@ -28,7 +29,7 @@ SEED = 1
 
 
 def pytest_addoption(parser):
-    parser.addoption("--deployment", choices=(PLAIN, *OURS), required=True)
+    parser.addoption("--deployment", choices=(PLAIN, *OURS, JOINED, SERVERS), required=True)
     parser.addoption("--record", type=Path, required=True)
 
 
@@ -37,14 +38,21 @@ def pytest_configure(config):
         config.addinivalue_line("markers", f"{marker}: of Keras")
     # Some tests import the conftest.py of Keras' repository, which is not in its distribution.
     sys.modules["conftest"] = sys.modules[__name__]
-    # Several threads add up in an order of their own: plain Keras would not equal itself.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
     # Some draw their data, each time others.
     draw = functools.partial(test_utils.get_test_data, random_seed=SEED)
     test_utils.get_test_data = draw  # ty: ignore[invalid-assignment]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config):
+    # Several threads add up in an order of their own: plain Keras would not equal itself.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    # Here, where the end of a process that serves the chief of a cluster is not an error.
     strategy = _make_strategy(config.getoption("deployment"))
     config.pluginmanager.register(_Recorder(strategy, config.getoption("record")))
+    with joined_batches(2 if config.getoption("deployment") == JOINED else 1):
+        return (yield)
 
 
 def skip_if_backend(backend, reason):
@@ -54,10 +62,12 @@ def skip_if_backend(backend, reason):
 
 def _make_strategy(deployment):
     """Returns the strategy in whose scope the tests run, or None."""
-    if deployment == PLAIN:
+    if deployment in (PLAIN, JOINED):
         return None
     import kerasdist  # Plain Keras has never seen it.
 
+    if deployment == SERVERS:
+        return kerasdist.make_strategy()
     is_two = deployment == "two"
     config = kerasdist.DeploymentConfig(num_clones=1 + is_two, clone_on_cpu=is_two)
     strategy = kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
