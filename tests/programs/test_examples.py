@@ -56,6 +56,9 @@ ON_CLUSTERS = {
     "2 workers + 1 ps, synchronous": [
         "autoencoder",
         "gan",
+        "masked_language_model",
+        "recommender",
+        "siamese",
         "translation",
         "vae",
         "wide_and_deep",

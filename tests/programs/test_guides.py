@@ -43,7 +43,12 @@ ON_CLUSTERS = {
         "text_classification",
     ],
     # Not of "saving", which trains outside of the scope, too: with batches that nobody joins.
-    "2 workers + 1 ps, synchronous": ["builtin_methods", "own_train_steps"],
+    "2 workers + 1 ps, synchronous": [
+        "builtin_methods",
+        "own_losses",
+        "own_train_steps",
+        "text_classification",
+    ],
 }
 
 # By nature: workers tell callbacks of a step their own numbers, and a chief of parameter servers
