@@ -211,7 +211,8 @@ class SynchronousStepFunction(WorkerStepFunction):
         )
 
     def _open_round(self, source: Pass) -> None:
-        """Lets workers take their seats."""
+        """Lets workers take their seats, and leave those of a `fit` around this one."""
+        self._occupation.make_way()
         run = self._runner.traced(self._work, source.data, self._arguments(source, seat=0))
         # An error of a trace comes before any worker waits for a token.
         left = self._state.num_left
@@ -308,8 +309,8 @@ class SynchronousStepFunction(WorkerStepFunction):
 
     def _abandon_round(self) -> None:
         """Ends what an error has left, or a training that is over."""
-        self._occupation.end()
         if self._seats.are_open:
+            self._occupation.end()
             self._seats.abandon()
         self._source = lambda: None
         key, update = self._state.numbers[[round_state.KEY, round_state.UPDATE]]

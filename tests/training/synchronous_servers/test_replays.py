@@ -90,7 +90,16 @@ def train_after_errors(folder, **numbers):
     return found, replays.trained(strategy, "known", act_after=3, act=evaluate)
 
 
+def fit_between_steps(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(replays.known(), epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == replays.NUM_BATCHES  # Of two batches each.
+
+
 def evaluate_between_steps(strategy):
+    fit_between_steps(strategy)
     keras.utils.set_random_seed(1)  # TensorFlow would wait for what runs on workers.
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "tanh")])
