@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.cluster.address import split_address
+from kerasdist.messages.address import split_address
 
 TWO_WORKERS = {"worker": ["a:2222", "b:2222"]}
 WORKER_0 = {"type": "worker", "index": 0}

@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from kerasdist.cluster import Task
-from kerasdist.preflight import rendezvous, shared_key
+from kerasdist.messages import shared_key
+from kerasdist.preflight import rendezvous
 from kerasdist.support import environment
 from tests import test_preflight as preflight
 from tests.cases import exhaustive

@@ -9,10 +9,11 @@ from concurrent.futures import Future
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.preflight import ClusterStartError, contact
-from kerasdist.preflight.addresses import UNRESOLVED
-from kerasdist.preflight.connections import Connections
-from kerasdist.preflight.contact import Contact
+from kerasdist.messages import contact
+from kerasdist.messages.addresses import UNRESOLVED
+from kerasdist.messages.connections import Connections
+from kerasdist.messages.contact import Contact
+from kerasdist.preflight import ClusterStartError
 from kerasdist.preflight.follower import follow
 from kerasdist.preflight.handshake import Handshake
 from kerasdist.preflight.leader import lead

@@ -1,4 +1,4 @@
-"""The processes of the job, from TF_CONFIG, Slurm or addresses given by hand."""
+"""The processes of the job, from TF_CONFIG, a launcher, or addresses given by hand."""
 
 import contextlib
 import functools
@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
+from kerasdist.cluster.launchers import Membership, read_membership
 from kerasdist.cluster.lone_process import check_is_meant
-from kerasdist.cluster.slurm import read_step
+from kerasdist.cluster.meeting import meet
+from kerasdist.cluster.slurm import is_step, read_step
 from kerasdist.cluster.task import Task, read_index
 from kerasdist.cluster.tf_config import read_tf_config
-from kerasdist.support.checks import check_text
+from kerasdist.messages.address import check_address
+from kerasdist.support import environment, memory
+from kerasdist.support.checks import check_int, check_positive, check_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,23 +57,27 @@ class Cluster:
         return functools.partial(Cluster, jobs=dict(self.jobs), task=self.task), ()
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Cluster":
+    def from_env(
+        cls, environ: Mapping[str, str] = os.environ, *, timeout_secs: float = 300
+    ) -> "Cluster":
         """Returns the cluster that the environment describes, or else a local one.
 
-        TF_CONFIG decides if it is set; otherwise Slurm, if `srun` started this process as one of
-        several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); otherwise this
-        process is alone. TF_CONFIG={} makes every task of an `srun` train alone. There is a warning
-        if it is alone although a launcher, such as `mpirun`, `torchrun`, a TrainJob or SageMaker,
-        names several processes.
+        TF_CONFIG decides if it is set. Otherwise a launcher that tells each process its rank, such
+        as `torchrun` or `mpirun`: the processes meet, as in `join`. Otherwise Slurm, if `srun`
+        started this process as one of several tasks (see `kerasdist.cluster.slurm.read_step` for
+        the ports); otherwise this process is alone. TF_CONFIG={} makes every process train alone.
+        There is a warning if it is alone although something says that there are others.
 
         Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
 
         Args:
             environ: The variables to read.
+            timeout_secs: How long to wait for the others where the processes have to meet.
 
         Raises:
             ValueError: If TF_CONFIG is not JSON, or was removed in a task of `python -m kerasdist
                 launch`, or the variables describe a cluster that cannot work.
+            ClusterStartError: The processes have not met; see `join`.
 
         Example:
             ```python
@@ -79,12 +87,68 @@ class Cluster:
         text = environ.get("TF_CONFIG", "")
         if text.strip():
             with _errors_of("TF_CONFIG"):
-                return _from_tf_config(text)
+                return _from_tf_config(text, environ)
+        found = read_membership(environ, is_in_step=is_step(environ))
+        if found is not None:
+            return _from_membership(found, environ, timeout_secs)
         with _errors_of("Slurm"):
             cluster = _from_slurm(environ)
         if not cluster.jobs:
             check_is_meant(environ)
         return cluster
+
+    @classmethod
+    def join(
+        cls,
+        address: str,
+        *,
+        rank: int,
+        num_processes: int,
+        num_ps: int = 0,
+        timeout_secs: float = 300,
+    ) -> "Cluster":
+        """Returns the cluster of processes that know no more than one address.
+
+        The process of rank 0 listens there. The others tell it where they are, and each gets the
+        whole cluster back. TensorFlow then listens in each process at KERASDIST_PORT, or at a free
+        port from 12000 on, and is reached under KERASDIST_HOST, or the address from which the
+        process has called.
+
+        Args:
+            address: "host:port" at which the process of rank 0 listens.
+            rank: Which of the processes this one is, from 0. The first one is the chief.
+            num_processes: How many there are.
+            num_ps: How many of them are parameter servers: the last ranks. Then the first one only
+                coordinates, and those between are the workers.
+            timeout_secs: How long to wait for the others.
+
+        Raises:
+            TypeError, ValueError: An argument has another type, or contradicts the others.
+            ClusterStartError: A process has not come in time; two have the same rank, or were told
+                another number. All that have come hear the same message.
+
+        Example:
+            ```python
+            cluster = Cluster.join("node-0:29500", rank=1, num_processes=2)
+            strategy = kerasdist.make_strategy(cluster=cluster)
+            ```
+        """
+        check_address("the process of rank 0", address)
+        check_int("num_processes", num_processes, at_least=1)
+        check_int("rank", rank, at_least=0)
+        check_int("num_ps", num_ps, at_least=0)
+        check_positive("timeout_secs", timeout_secs)
+        job = _job_of(rank, num_processes, num_ps)
+        if num_processes == 1:
+            return cls.local()
+        found = meet(
+            address, rank=rank, num_processes=num_processes, job=job, timeout_secs=timeout_secs
+        )
+        jobs: dict[str, list[str]] = {}
+        for each, place in found:
+            jobs.setdefault(each, []).append(place)
+        index = [each for each, _ in found[:rank]].count(job)
+        return cls(jobs=jobs, task=Task(job, index))
 
     @classmethod
     def from_hosts(
@@ -214,9 +278,59 @@ def _errors_of(source: str) -> Generator[None, None, None]:
         raise ValueError(f"{source}: {error}") from error
 
 
-def _from_tf_config(text: str) -> Cluster:
+def _from_tf_config(text: str, environ: Mapping[str, str]) -> Cluster:
     config = read_tf_config(text)
+    if config.jobs.get("ps") and "SM_CURRENT_HOST" in environ:
+        raise ValueError(
+            "SageMaker's parameter_server distribution cannot work: it starts TensorFlow's servers "
+            "itself, at these addresses, and runs this program on some of them only. Take its "
+            "multi_worker_mirrored_strategy, or no distribution: the hosts then meet by themselves."
+        )
     return Cluster(jobs=config.jobs, task=config.task)
+
+
+def _from_membership(found: Membership, environ: Mapping[str, str], timeout_secs: float) -> Cluster:
+    """Returns the cluster of a process that knows its rank; the processes meet once."""
+    with _errors_of(found.launcher):
+        num_ps = _count(environ, environment.NUM_PS)
+        if not found.address:
+            raise ValueError(
+                f"it has started this process as one of {found.num_processes} ({found.said}), but "
+                f"does not say where the first one is. Set {environment.ADDRESS}=host:port on all "
+                "of them: the process of rank 0 listens there. If each should train by itself, "
+                "pass `cluster=kerasdist.Cluster.local()` or set TF_CONFIG={}."
+            )
+        known = found, num_ps
+        if known not in memory.PROCESS.met:
+            memory.PROCESS.met[known] = Cluster.join(
+                found.address,
+                rank=found.rank,
+                num_processes=found.num_processes,
+                num_ps=num_ps,
+                timeout_secs=timeout_secs,
+            )
+        return memory.PROCESS.met[known]
+
+
+def _job_of(rank: int, num_processes: int, num_ps: int) -> str:
+    """Returns what a process is to be.
+
+    Raises:
+        ValueError: There is no such process, or there are too few.
+    """
+    if rank >= num_processes:
+        raise ValueError(
+            "`rank` must be less than `num_processes`; it counts them from 0. Received: "
+            f"rank={rank}, num_processes={num_processes}."
+        )
+    if not num_ps:
+        return "worker"
+    if num_processes < num_ps + 2:
+        raise ValueError(
+            "Parameter servers need a chief and a worker beside them. Received: "
+            f"num_processes={num_processes}, num_ps={num_ps}. Start {num_ps + 2} or more."
+        )
+    return "chief" if rank == 0 else "worker" if rank < num_processes - num_ps else "ps"
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Cluster:
@@ -224,6 +338,13 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster:
     if step is None:
         return Cluster.local()
     return Cluster(jobs={"worker": step.addresses}, task=Task("worker", step.rank))
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "0")
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{name} must be a whole number. Received: {name}={text!r}.")
+    return int(text)
 
 
 def _split(hosts: str | Sequence[str]) -> Sequence[str]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kerasdist.cluster.address import check_address, split_address
 from kerasdist.cluster.task import Task
+from kerasdist.messages.address import check_address, split_address
 from kerasdist.support.checks import check_text
 from kerasdist.support.text import did_you_mean
 

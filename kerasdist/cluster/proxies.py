@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from kerasdist.cluster.address import split_address
+from kerasdist.messages.address import split_address
 
 NO_PROXY = "no_grpc_proxy"
 _OF_GRPC = ("grpc_proxy", "https_proxy", "http_proxy")

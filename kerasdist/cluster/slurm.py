@@ -65,6 +65,11 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
     return Step(addresses=tuple(_addresses(hosts, first_port)), rank=rank)
 
 
+def is_step(environ: Mapping[str, str]) -> bool:
+    """Whether `srun` has started this process, or what has, as one of several tasks."""
+    return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+
+
 def _read_number(environ: Mapping[str, str], name: str, *, default: str | None = None) -> int:
     value = _read(environ, name, default=default)
     if not re.fullmatch(r"[0-9]+", value):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TextIO
 
 from kerasdist.cluster import Task
-from kerasdist.cluster.address import split_address
 from kerasdist.launcher import task_log
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
@@ -28,6 +27,7 @@ from kerasdist.launcher.task_environment import (
 from kerasdist.launcher.task_group import TaskGroup
 from kerasdist.launcher.task_log import RESTART_MARK, error_of, exception_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
+from kerasdist.messages.address import split_address
 from kerasdist.support import launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.support.text import in_columns

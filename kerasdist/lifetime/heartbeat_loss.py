@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Task
-from kerasdist.preflight.tensorflow_server import NO_ANSWER, find_problem
+from kerasdist.messages.tensorflow_server import NO_ANSWER, find_problem
 
 # Between two looks. After a longer gap, a task may have been well in between without being asked.
 _GAP_SECS = 10.0

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime.tensorflow_cluster import queues, session
-from kerasdist.preflight.tensorflow_server import find_problem
+from kerasdist.messages.tensorflow_server import find_problem
 from kerasdist.trace.recorder import Recorder
 
 # A recording is some megabytes, and is serialized first.

@@ -17,7 +17,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure, remote_recordings, shutdown_message
 from kerasdist.lifetime.tensorflow_cluster import cluster_spec
-from kerasdist.preflight.tensorflow_server import find_problem
+from kerasdist.messages.tensorflow_server import find_problem
 from kerasdist.support import launch_note
 from kerasdist.support.background import in_background
 from kerasdist.support.exit_codes import PEER_FAILED

@@ -17,7 +17,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import process_end
 from kerasdist.lifetime.tensorflow_cluster import queues, session
-from kerasdist.preflight.tensorflow_server import find_problem
+from kerasdist.messages.tensorflow_server import find_problem
 
 # A task that is halted or cut off must not delay the end of the chief.
 _TELL_SECS = 3.0

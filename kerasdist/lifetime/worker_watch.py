@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.cluster.address import split_address
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.heartbeat_loss import HeartbeatLoss
-from kerasdist.preflight.addresses import is_here
+from kerasdist.messages.address import split_address
+from kerasdist.messages.addresses import is_here
 from kerasdist.private import coordinator_adapter
 from kerasdist.support.terminal import say
 

@@ -1,6 +1,6 @@
 """The part of a task that waits for what the leader says."""
 
-from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.messages.errors import ClusterStartError
 from kerasdist.preflight.rendezvous import Rendezvous
 
 # The leader's verdict names everyone, so give it the time to arrive.

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from kerasdist.preflight.connections import Connection
-from kerasdist.preflight.contact import Contact
-from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.messages.connections import Connection
+from kerasdist.messages.contact import Contact
+from kerasdist.messages.errors import ClusterStartError
 from kerasdist.preflight.handshake import describe_differences
 from kerasdist.preflight.rendezvous import Rendezvous
 

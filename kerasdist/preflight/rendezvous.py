@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kerasdist.cluster import Cluster
-from kerasdist.preflight.addresses import is_here, listen
-from kerasdist.preflight.connections import Connection, Connections
-from kerasdist.preflight.contact import Contact
-from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.messages.addresses import is_here, listen
+from kerasdist.messages.connections import Connection, Connections
+from kerasdist.messages.contact import Contact
+from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.shared_key import from_env
 from kerasdist.preflight.handshake import Handshake, describe_other_run
-from kerasdist.preflight.shared_key import from_env
 from kerasdist.support.background import in_background
 
 PROGRESS_SECS = 10.0
@@ -96,7 +96,7 @@ class Rendezvous:
             ClusterStartError: Another task says that the cluster cannot start.
         """
         for contact in self.contacts.values():
-            contact.keep_calling(self.connections, self.handshake)
+            contact.keep_calling(self.connections, lambda _: self.handshake.to_message())
         for connection, message in self.connections.receive(_TICK_SECS):
             if message["kerasdist"] == "hello":
                 self._greet(connection, Handshake.from_message(message))

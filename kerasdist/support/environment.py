@@ -1,6 +1,6 @@
 """The variables of the environment that are kerasdist's own; docs/clusters.md lists all it reads.
 
-`launch` sets them for its tasks, apart from the two of the secret, which the user sets.
+`launch` sets the first of them for its tasks; the user sets the others.
 """
 
 RUN_ID = "KERASDIST_RUN_ID"  # The same in all tasks and restarts of a launch.
@@ -12,5 +12,11 @@ NUM_TASKS = "KERASDIST_NUM_TASKS"  # All tasks of the launch, also those outside
 NOTE = "KERASDIST_NOTE"  # The path of a file; see `launch_note`.
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"  # The private folder of the launch.
 TERMINAL = "KERASDIST_TERMINAL"  # The file whose last line `launch` shows in a terminal.
+ADDRESS = "KERASDIST_ADDRESS"  # "host:port" where the process of rank 0 listens.
+RANK = "KERASDIST_RANK"  # Which of the processes this one is, from 0.
+NUM_PROCESSES = "KERASDIST_NUM_PROCESSES"  # How many there are.
+NUM_PS = "KERASDIST_NUM_PS"  # How many of them are parameter servers: the last ranks.
+HOST = "KERASDIST_HOST"  # The host under which the others reach this process.
+PORT = "KERASDIST_PORT"  # The port at which TensorFlow listens in this process.
 SECRET = "KERASDIST_SECRET"  # What all tasks of the job know; see `preflight/shared_key.py`.
 SECRET_FILE = "KERASDIST_SECRET_FILE"  # The path of a file that holds it.

@@ -35,6 +35,7 @@ class Process:
             TensorFlow is imported.
         open_stdout: The stdout on which a progress bar does not end its line.
         cluster: The cluster of the strategy that was made; None before.
+        met: The cluster of the processes that have met, by what this one was told: they do it once.
         lock: Held while functions and classes of others are replaced.
         originals: What some thread replaces, by (owner, name): what it was, and how often it is.
         joined: The strategy with which the process has joined its cluster, which it can only once,
@@ -58,6 +59,7 @@ class Process:
     said: set[str] = dataclasses.field(default_factory=set)
     open_stdout: Any = None
     cluster: "Cluster | None" = None
+    met: dict[Hashable, "Cluster"] = dataclasses.field(default_factory=dict)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     originals: dict[tuple[Any, str], tuple[Any, int]] = dataclasses.field(default_factory=dict)
     joined: tuple[Any, dict[str, Any]] | None = None

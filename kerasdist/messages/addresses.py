@@ -6,8 +6,8 @@ import socket
 from concurrent.futures import Future
 from typing import Any
 
-from kerasdist.cluster.address import split_address
-from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.messages.address import split_address
+from kerasdist.messages.errors import ClusterStartError
 from kerasdist.support.background import in_background
 
 UNRESOLVED = "the name does not resolve"

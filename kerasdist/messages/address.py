@@ -2,8 +2,6 @@
 
 import re
 
-from kerasdist.cluster.task import Task
-
 _HOST = re.compile(r"[\w.-]+|\[[\w:.%-]+\]")
 
 
@@ -13,7 +11,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_address(task: Task, address: object) -> None:
+def check_address(task: object, address: object) -> None:
     """Raises a ValueError unless `address` is "host:port"."""
     received = f"Received: {address!r} for {task}."
     if not isinstance(address, str):

@@ -7,9 +7,8 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from kerasdist.preflight.handshake import Handshake
-from kerasdist.preflight.shared_key import Seal
-from kerasdist.preflight.tensorflow_server import is_greeting
+from kerasdist.messages.shared_key import Seal
+from kerasdist.messages.tensorflow_server import is_greeting
 from kerasdist.support.environment import SECRET
 
 RUNS_TENSORFLOW = "it runs TensorFlow already, for a job that has not ended"
@@ -32,7 +31,7 @@ class Connection:
 
     Attributes:
         is_call: Whether this side has made it.
-        handshake: What the other side says about itself; None before it does.
+        handshake: What the other side says about itself, as its reader understands it; None before.
         heard_at: When it said so last, by the clock.
         answer_by: When the connection ends for want of an answer; None if nothing is due.
         is_tensorflow: Whether a server of TensorFlow has answered.
@@ -51,7 +50,7 @@ class Connection:
         self.socket = connected
         self.is_call = is_call
         self._clock = clock
-        self.handshake: Handshake | None = None
+        self.handshake: Any = None
         self.heard_at = 0.0
         self.is_tensorflow = False
         self.end = ""
@@ -67,7 +66,7 @@ class Connection:
         """Gives the other side some seconds to say hello, or to say it again."""
         self.answer_by: float | None = self._clock() + _ANSWER_SECS
 
-    def introduce(self, handshake: Handshake) -> None:
+    def introduce(self, handshake: Any) -> None:
         """Takes note of who the other side is."""
         self.handshake, self.heard_at, self.answer_by = handshake, self._clock(), None
 
@@ -171,24 +170,25 @@ class Connections:
     """The port of this task and all its connections; a context manager that closes them.
 
     Args:
-        listener: The open port.
+        listener: The open port; None if nobody calls this task.
         clock: Seconds.
         shared_key: What the others have to know; None if everybody may speak.
     """
 
     def __init__(
         self,
-        listener: socket.socket,
+        listener: socket.socket | None,
         *,
         clock: Callable[[], float],
         shared_key: bytes | None = None,
     ):
-        listener.setblocking(False)
         self._listener = listener
         self._clock = clock
         self._shared_key = shared_key
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
+        if listener is not None:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
         self._open: set[Connection] = set()
 
     def __enter__(self) -> "Connections":
@@ -197,8 +197,14 @@ class Connections:
     def __exit__(self, *error: object) -> None:
         for connection in [*self._open]:
             self.drop(connection)
-        self._listener.close()
+        self._close_listener()
         self._selector.close()
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
 
     def add(self, connected: socket.socket, *, is_call: bool) -> Connection:
         """Takes a connected socket over."""
@@ -239,6 +245,7 @@ class Connections:
 
     def _accept(self) -> None:
         # The caller may be gone already.
+        assert self._listener is not None
         with contextlib.suppress(OSError):
             self.add(self._listener.accept()[0], is_call=False)
 
@@ -259,8 +266,7 @@ class Connections:
         Who called ends the call: the side that ends a connection keeps its port for a minute, which
         for the caller is a port that nobody needs.
         """
-        self._selector.unregister(self._listener)
-        self._listener.close()
+        self._close_listener()
         for connection in [*self._open]:
             if connection.handshake is None:
                 self.drop(connection)

@@ -2,7 +2,7 @@
 
 import socket
 
-from kerasdist.preflight.addresses import connect, describe_problem
+from kerasdist.messages.addresses import connect, describe_problem
 
 _HEAD_BYTES = 9
 NO_ANSWER = "no answer, it is halted or cut off"

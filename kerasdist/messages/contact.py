@@ -1,12 +1,12 @@
 """Calls a task until it answers."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from typing import Any
 
-from kerasdist.preflight.addresses import UNRESOLVED, abandon, call, describe_problem
-from kerasdist.preflight.connections import RUNS_TENSORFLOW, Connection, Connections
-from kerasdist.preflight.handshake import Handshake
+from kerasdist.messages.addresses import UNRESOLVED, abandon, call, describe_problem
+from kerasdist.messages.connections import RUNS_TENSORFLOW, Connection, Connections
 
 # Between two calls, doubled from the first to the longest.
 _FIRST_PAUSE_SECS = 0.1
@@ -58,8 +58,15 @@ class Contact:
         """Calls without a pause: the task has just shown that it is there."""
         self._next_at = 0.0
 
-    def keep_calling(self, connections: Connections, handshake: Handshake) -> None:
-        """Does what is due: a call, a greeting, another call after one that ended."""
+    def keep_calling(
+        self, connections: Connections, greeting: Callable[[Connection], Mapping[str, Any]]
+    ) -> None:
+        """Does what is due: a call, a greeting, another call after one that ended.
+
+        Args:
+            connections: Where the call is kept.
+            greeting: Returns what this side says first.
+        """
         if self.connection is not None:
             if self.connection.end:
                 self._fail(self.connection.end)
@@ -67,10 +74,10 @@ class Contact:
             if self._clock() >= self._next_at:
                 self._attempt = call(self.address)
         elif self._attempt.done():
-            self._take(self._attempt, connections, handshake)
+            self._take(self._attempt, connections, greeting)
 
     def _take(
-        self, attempt: Future[socket.socket], connections: Connections, handshake: Handshake
+        self, attempt: Future[socket.socket], connections: Connections, greeting: Callable
     ) -> None:
         error = attempt.exception()
         if error is not None:
@@ -79,7 +86,7 @@ class Contact:
         self._attempt = None
         self.status = "it has not answered yet"
         self.connection = connections.add(attempt.result(), is_call=True)
-        self.connection.send(handshake.to_message())
+        self.connection.send(greeting(self.connection))
 
     def _fail(self, status: str) -> None:
         self.status = status

@@ -1,0 +1,219 @@
+"""What launchers tell each process: its rank, how many there are, and where the first one is.
+
+found = read_membership(os.environ)      # None for a process that is alone
+found.launcher, found.rank, found.num_processes, found.address
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kerasdist.support import environment
+
+# Where a launcher names a host and no port. Below 12000, where the tasks have theirs.
+_FIRST_PORT, _NUM_PORTS = 11_000, 1000
+_LONGEST_VALUE = 100
+_HERE = "127.0.0.1"
+
+_Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Membership:
+    """What a process is told.
+
+    Attributes:
+        launcher: By whom, for messages.
+        said: In which variables, for messages.
+        rank: Which of the processes it is, from 0.
+        num_processes: How many there are.
+        address: "host:port" where the process of rank 0 is to listen; "" where it is not told.
+    """
+
+    launcher: str
+    said: str
+    rank: int
+    num_processes: int
+    address: str
+
+
+class _Launcher(NamedTuple):
+    """A launcher, and the variables in which it says something.
+
+    Attributes:
+        name: For messages.
+        size: The variable of the number of processes.
+        rank: That of the rank.
+        host: Returns the host of rank 0; "" if the variables do not say it.
+        port: The variable of the port at which rank 0 can listen; "" for none.
+        also: Variables without which it was not this launcher.
+    """
+
+    name: str
+    size: str
+    rank: str
+    host: Callable[[_Variables], str]
+    port: str = ""
+    also: tuple[str, ...] = ()
+
+
+def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Membership | None:
+    """Returns what the launcher of a process has told it; None if that is alone.
+
+    Launchers are nested, as `mpirun` in a job of Slurm, and the innermost counts.
+
+    Args:
+        environ: The variables of the process.
+        is_in_step: Whether `srun` has started it, or what has: then those alone count that run
+            within its steps.
+
+    Raises:
+        ValueError: A variable has a form that it cannot have.
+
+    Example:
+        read_membership({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}).rank      # 1
+    """
+    for launcher in _WITHIN_STEPS if is_in_step else _WITHIN_STEPS + _OTHERS:
+        if {launcher.size, launcher.rank, *launcher.also} <= environ.keys():
+            found = _read(launcher, environ)
+            if found is not None:
+                return found
+    return None
+
+
+def _read(launcher: _Launcher, environ: _Variables) -> Membership | None:
+    size, rank = environ[launcher.size], environ[launcher.rank]
+    hosts = _hosts(size)
+    num_processes = len(hosts) if hosts else _number(size)
+    if num_processes <= 1:  # Or somebody else's variable.
+        return None
+    said = f"{launcher.rank}={_shown(rank)}, {launcher.size}={_shown(size)}"
+    number = hosts.index(rank) if rank in hosts else _number(rank, default=-1)
+    if not 0 <= number < num_processes:
+        raise ValueError(f"The rank must be from 0 to {num_processes - 1}. Received: {said}.")
+    if launcher is _AWS_BATCH:
+        number = _rank_behind(number, _number(environ.get("AWS_BATCH_JOB_MAIN_NODE_INDEX", "0")))
+    return Membership(
+        launcher=launcher.name,
+        said=said,
+        rank=number,
+        num_processes=num_processes,
+        address=environ.get(environment.ADDRESS, "") or _address(launcher, environ),
+    )
+
+
+def _address(launcher: _Launcher, environ: _Variables) -> str:
+    host = launcher.host(environ)
+    if not host:
+        return ""
+    port = _number(environ.get(launcher.port, ""))
+    if not port:
+        # Another one in each job, as two may share a machine.
+        job = "".join(environ.get(name, "") for name in _OF_THE_JOB)
+        port = _FIRST_PORT + zlib.crc32(job.encode()) % _NUM_PORTS
+    elif "TORCHELASTIC_RUN_ID" in environ:  # Its agent listens there itself.
+        port = port - 1 if port == 65535 else port + 1
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _rank_behind(index: int, main: int) -> int:
+    """Returns the rank of a node where that of index `main` is to be the first."""
+    return 0 if index == main else index + (index < main)
+
+
+def _number(text: str, *, default: int = 0) -> int:
+    text = text.strip().partition(":")[0]  # torchrun's "2:4" says how many there are at least.
+    return int(text) if text.isascii() and text.isdigit() else default
+
+
+def _hosts(text: str) -> list[str]:
+    """Returns the hosts of a list in JSON; none if it is something else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    is_list = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    return found if is_list else []
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _from(name: str) -> Callable[[_Variables], str]:
+    return lambda environ: environ.get(name, "").strip()
+
+
+def _first_of(name: str) -> Callable[[_Variables], str]:
+    """Returns what reads the first host of a list: in JSON, or one a line."""
+
+    def first(environ: _Variables) -> str:
+        text = environ.get(name, "")
+        return next(iter(_hosts(text) or text.split()), "")
+
+    return first
+
+
+def _here_if_all_are(local_size: str, size: str) -> Callable[[_Variables], str]:
+    """Returns what gives MASTER_ADDR, or this machine if all processes are on it."""
+
+    def host(environ: _Variables) -> str:
+        are_all_here = environ.get(local_size, "") == environ.get(size)
+        return environ.get("MASTER_ADDR", "") or (_HERE if are_all_here else "")
+
+    return host
+
+
+def _host_of_coordinator(environ: _Variables) -> str:
+    return environ.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0].strip("[]")
+
+
+def _main_of_batch(environ: _Variables) -> str:
+    # The main node itself is not told its address; the others know it.
+    name = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+    is_main = environ.get("AWS_BATCH_JOB_MAIN_NODE_INDEX") == environ["AWS_BATCH_JOB_NODE_INDEX"]
+    return environ.get(name, "") or ("0.0.0.0" if is_main else "")
+
+
+# What tells a job from others that share a machine with it.
+_OF_THE_JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", "AWS_BATCH_JOB_ID")
+
+_WITHIN_STEPS = (
+    _Launcher(
+        "The environment", environment.NUM_PROCESSES, environment.RANK, _from(environment.ADDRESS)
+    ),
+    _Launcher(
+        *("torchrun", "WORLD_SIZE", "RANK", _from("MASTER_ADDR"), "MASTER_PORT"),
+        also=("MASTER_ADDR",),
+    ),
+    _Launcher(
+        *("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        _here_if_all_are("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+        "MASTER_PORT",
+    ),
+)
+_AWS_BATCH = _Launcher(
+    *("AWS Batch", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX", _main_of_batch),
+)
+_OTHERS = (
+    _Launcher(
+        *("mpirun", "PMI_SIZE", "PMI_RANK", _here_if_all_are("MPI_LOCALNRANKS", "PMI_SIZE")),
+        "MASTER_PORT",
+    ),
+    _Launcher(
+        *("A TrainJob", "PET_NNODES", "PET_NODE_RANK", _from("PET_MASTER_ADDR")),
+        "PET_MASTER_PORT",
+    ),
+    _Launcher("A TrainJob", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", _host_of_coordinator),
+    _Launcher(
+        *("SkyPilot", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"), _first_of("SKYPILOT_NODE_IPS")
+    ),
+    _Launcher(
+        *("Metaflow", "MF_PARALLEL_NUM_NODES", "MF_PARALLEL_NODE_INDEX"),
+        _from("MF_PARALLEL_MAIN_IP"),
+    ),
+    _AWS_BATCH,
+    _Launcher("SageMaker", "SM_HOSTS", "SM_CURRENT_HOST", _first_of("SM_HOSTS")),
+)
