@@ -26,11 +26,12 @@ MAY_IMPORT = {
     "command_parser": {"support"},
     "config": {"support"},
     "files": {"support"},
-    "cluster": {"support"},
-    "preflight": {"cluster", "support"},
+    "messages": {"support"},
+    "cluster": {"messages", "support"},
+    "preflight": {"cluster", "messages", "support"},
     "schedules": {"support"},
     "private": {"cluster", "support"},
-    "lifetime": {"cluster", "preflight", "private", "support", "trace"},
+    "lifetime": {"cluster", "messages", "private", "support", "trace"},
     "training": {"cluster", "files", "lifetime", "private", "support"},
     "reductions": {"training"},
     "tasks": {"cluster", "lifetime", "preflight", "support"},
@@ -48,7 +49,7 @@ MAY_IMPORT = {
         *("checkpoints", "comparison", "lifetime", "patterns", "plan", "private"),
         *("support", "tasks", "trace", "training"),
     },
-    "launcher": {"cluster", "config", "support"},
+    "launcher": {"cluster", "config", "messages", "support"},
     "testing": {"cluster", "launcher", "support"},
     "plan": {"cluster", "private", "strategies", "support", "training"},
     "comparison": {"strategies", "support", "training"},
@@ -100,7 +101,9 @@ FACES = {
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
-STANDARD_LIBRARY_ONLY = {"cluster", "command_parser", "config", "preflight", "support"}
+STANDARD_LIBRARY_ONLY = {
+    *("cluster", "command_parser", "config", "messages", "preflight", "support"),
+}
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"
 

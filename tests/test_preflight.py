@@ -15,15 +15,8 @@ from pathlib import Path
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.preflight import (
-    ClusterStartError,
-    addresses,
-    connections,
-    leader,
-    rendezvous,
-    tensorflow_server,
-    wait_for_peers,
-)
+from kerasdist.messages import addresses, connections, tensorflow_server
+from kerasdist.preflight import ClusterStartError, leader, rendezvous, wait_for_peers
 from tests.cases import exhaustive
 
 # A hang is what all of this is against.

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
 from kerasdist.cluster.launchers import Membership, read_membership
-from kerasdist.cluster.lone_process import check_is_meant
+from kerasdist.cluster.lone_process import check_is_meant, check_launched
 from kerasdist.cluster.meeting import meet
 from kerasdist.cluster.slurm import is_step, read_step
 from kerasdist.cluster.task import Task, read_index
@@ -88,6 +88,7 @@ class Cluster:
         if text.strip():
             with _errors_of("TF_CONFIG"):
                 return _from_tf_config(text, environ)
+        check_launched(environ)
         found = read_membership(environ, is_in_step=is_step(environ))
         if found is not None:
             return _from_membership(found, environ, timeout_secs)

@@ -47,7 +47,8 @@ class _Launcher(NamedTuple):
         size: The variable of the number of processes.
         rank: That of the rank.
         host: Returns the host of rank 0; "" if the variables do not say it.
-        port: The variable of the port at which rank 0 can listen; "" for none.
+        port: The variable of the port at which rank 0 can listen, alone or behind a host; "" for
+            none.
         also: Variables without which it was not this launcher.
     """
 
@@ -108,7 +109,7 @@ def _address(launcher: _Launcher, environ: _Variables) -> str:
     host = launcher.host(environ)
     if not host:
         return ""
-    port = _number(environ.get(launcher.port, ""))
+    port = _number(environ.get(launcher.port, "").rpartition(":")[2])
     if not port:
         # Another one in each job, as two may share a machine.
         job = "".join(environ.get(name, "") for name in _OF_THE_JOB)
@@ -206,7 +207,10 @@ _OTHERS = (
         *("A TrainJob", "PET_NNODES", "PET_NODE_RANK", _from("PET_MASTER_ADDR")),
         "PET_MASTER_PORT",
     ),
-    _Launcher("A TrainJob", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", _host_of_coordinator),
+    _Launcher(
+        *("A TrainJob", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", _host_of_coordinator),
+        "JAX_COORDINATOR_ADDRESS",
+    ),
     _Launcher(
         *("SkyPilot", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"), _first_of("SKYPILOT_NODE_IPS")
     ),

@@ -1,9 +1,9 @@
-"""Warns of a process that finds no cluster, although it was started as one of several.
+"""Warns of a process that finds no cluster, although there seem to be others like it.
 
 Each of them would train by itself, as a chief, and write the same files. Nothing fails then, so it
-must be said.
+must be said. Launchers that say how many there are need no warning: see `launchers`.
 
-    check_is_meant(os.environ)      # warns under `mpirun -n 2`, without TF_CONFIG
+    check_is_meant(os.environ)      # warns in pod 1 of an indexed Job
 """
 
 import json
@@ -19,20 +19,13 @@ _ALONE_ON_PURPOSE = (
     "If it should train by itself, pass `cluster=kerasdist.Cluster.local()` or set TF_CONFIG={}."
 )
 _WAY_TO_A_CLUSTER = (
-    "Set TF_CONFIG on every process, or pass `cluster=kerasdist.Cluster.from_hosts(...)`, so that "
-    "they train together."
+    f"Set {environment.NUM_PROCESSES}, {environment.RANK} and {environment.ADDRESS}=host:port, "
+    "where the process of rank 0 listens, so that they train together."
 )
 
 
-def check_is_meant(environ: Mapping[str, str]) -> None:
-    """Warns of a process that trains by itself, although it was started as one of several.
-
-    Args:
-        environ: The variables of a process that has neither TF_CONFIG nor a step of Slurm.
-
-    Raises:
-        ValueError: It is a task of `python -m kerasdist launch`, whose TF_CONFIG is gone.
-    """
+def check_launched(environ: Mapping[str, str]) -> None:
+    """Raises a ValueError in a task of `python -m kerasdist launch` whose TF_CONFIG is gone."""
     num_tasks = _number(environ.get(environment.NUM_TASKS, ""))
     if num_tasks > 1:
         raise ValueError(
@@ -41,6 +34,14 @@ def check_is_meant(environ: Mapping[str, str]) -> None:
             'has removed it, as in `os.environ.pop("TF_CONFIG", None)`. Each task would train by '
             f"itself. Leave TF_CONFIG as it is. {_ALONE_ON_PURPOSE}"
         )
+
+
+def check_is_meant(environ: Mapping[str, str]) -> None:
+    """Warns of a process that trains by itself, although it was started as one of several.
+
+    Args:
+        environ: The variables of a process that has neither TF_CONFIG nor a rank among others.
+    """
     text = next(_others(environ), None)  # Launchers are nested, as `mpirun` in a job of Slurm.
     if text and memory.PROCESS.say_once(text):
         warn(f"{text} {_ALONE_ON_PURPOSE}")
@@ -50,7 +51,6 @@ class _Launcher(NamedTuple):
     name: str
     variable: str  # Tells how many processes there are.
     count: Callable[[str], int]
-    also: tuple[str, ...] = ()  # Variables without which it was not this launcher.
     unless: tuple[str, ...] = ()  # Variables with which it was not.
     says: str = "started this process as one of {}"
     but: str = "TF_CONFIG is not set"
@@ -60,7 +60,7 @@ class _Launcher(NamedTuple):
 def _others(environ: Mapping[str, str]) -> Iterator[str]:
     for each in _LAUNCHERS:
         text = environ.get(each.variable, "")
-        is_it = set(each.also) <= environ.keys() and not set(each.unless) & environ.keys()
+        is_it = not set(each.unless) & environ.keys()
         if is_it and (count := each.count(text)) > 1:
             said = f"{each.name} {each.says.format(count)} ({each.variable}={_shown(text)})"
             yield f"{said}, but {each.but}: it trains by itself, as a chief. {each.remedy}"
@@ -74,18 +74,9 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def _least_nodes(text: str) -> int:
-    return _number(text.partition(":")[0])  # torchrun's "1:4" may be a single one.
-
-
 def _up_to(rank: str) -> int:
     """Returns how many processes there are at least, where only the rank of this one is known."""
     return _number(rank) + 1
-
-
-def _num_hosts(text: str) -> int:
-    hosts = _read_json(text)
-    return len(hosts) if isinstance(hosts, list) else 0
 
 
 def _num_addresses(text: str) -> int:
@@ -103,15 +94,6 @@ def _read_json(text: str) -> object:
 
 
 _LAUNCHERS = (
-    _Launcher("mpirun", "OMPI_COMM_WORLD_SIZE", _number),
-    _Launcher("mpirun", "PMI_SIZE", _number),
-    _Launcher("torchrun", "WORLD_SIZE", _number, also=("RANK", "MASTER_ADDR")),
-    _Launcher("A TrainJob", "PET_NNODES", _least_nodes, also=("PET_NODE_RANK",)),
-    _Launcher("A TrainJob", "JAX_NUM_PROCESSES", _number, also=("JAX_PROCESS_ID",)),
-    _Launcher("SkyPilot", "SKYPILOT_NUM_NODES", _number, also=("SKYPILOT_NODE_RANK",)),
-    _Launcher("Metaflow", "MF_PARALLEL_NUM_NODES", _number, also=("MF_PARALLEL_NODE_INDEX",)),
-    _Launcher("AWS Batch", "AWS_BATCH_JOB_NUM_NODES", _number, also=("AWS_BATCH_JOB_NODE_INDEX",)),
-    _Launcher("SageMaker", "SM_HOSTS", _num_hosts),
     _Launcher("Vertex AI", "CLUSTER_SPEC", _num_addresses),
     # Their processes learn their own rank alone, so that the first of them cannot know.
     _Launcher("mpirun", "PMIX_RANK", _up_to, says=_AT_LEAST),

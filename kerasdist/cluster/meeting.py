@@ -8,7 +8,7 @@ import contextlib
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,12 +60,12 @@ class Participant:
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Participant | None":
         """Returns what a process says, or None if it is not what one would say."""
-        content = {name: message.get(name) for name in cls.__dataclass_fields__}
+        content: dict[str, Any] = {name: message.get(name) for name in cls.__dataclass_fields__}
         texts = dict.fromkeys(("job", "address", "called"), str)
         kinds = {"rank": int, "num_processes": int, "run": dict, **texts}
         if any(not isinstance(content[name], kind) for name, kind in kinds.items()):
             return None
-        return cls(**content)  # type: ignore[arg-type]
+        return cls(**content)
 
 
 def meet(
@@ -271,7 +271,7 @@ class _Guest(_Meeting):
 
 
 @contextlib.contextmanager
-def _held_port(address: str, rank: int) -> Iterator[int]:
+def _held_port(address: str, rank: int) -> Generator[int]:
     """Holds the port at which TensorFlow will listen, so that no other process of the job takes it.
 
     KERASDIST_PORT names it; else it is the first free one from a number that depends on the job.
@@ -282,7 +282,7 @@ def _held_port(address: str, rank: int) -> Iterator[int]:
     else:
         first = zlib.crc32(address.encode()) + rank
         candidates = [_FIRST_PORT + (first + offset) % _NUM_PORTS for offset in range(_NUM_PORTS)]
-    listener = None
+    listener, port = None, 0
     for port in candidates:
         with contextlib.suppress(ClusterStartError):
             listener = listen(f"localhost:{port}", name="this process")

@@ -1,0 +1,114 @@
+"""What launchers tell each process, as their sources and documents say."""
+
+import pytest
+
+from kerasdist.cluster import Cluster
+from kerasdist.cluster.launchers import Membership, read_membership
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+AWS = {"AWS_BATCH_JOB_NUM_NODES": "3", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1"}
+MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.0.7"}
+SAGEMAKER = {"SM_HOSTS": '["algo-1","algo-2"]'}
+
+
+def told(environ, **arguments) -> Membership:
+    found = read_membership(environ, **arguments)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher", "rank", "num_processes", "address"),
+    [
+        (TORCHRUN, "torchrun", 1, 2, "a:29500"),
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "x"}, "torchrun", 1, 2, "a:29501"),
+        ({**TORCHRUN, "MASTER_ADDR": "fd00::1"}, "torchrun", 1, 2, "[fd00::1]:29500"),
+        ({**TORCHRUN, "KERASDIST_ADDRESS": "b:1"}, "torchrun", 1, 2, "b:1"),
+        (
+            {
+                **{"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "1"},
+                **{"PET_MASTER_ADDR": "job-node-0-0.job", "PET_MASTER_PORT": "29400"},
+            },
+            *("A TrainJob", 1, 2, "job-node-0-0.job:29400"),
+        ),
+        (
+            {
+                **{"JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "0"},
+                "JAX_COORDINATOR_ADDRESS": "job-node-0-0.job:6666",
+            },
+            *("A TrainJob", 0, 4, "job-node-0-0.job:6666"),
+        ),
+        (
+            {
+                **{"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"},
+                "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
+            },
+            *("SkyPilot", 1, 2, "10.0.0.1:11000"),
+        ),
+        (
+            {
+                **{"MF_PARALLEL_NUM_NODES": "2", "MF_PARALLEL_NODE_INDEX": "0"},
+                "MF_PARALLEL_MAIN_IP": "10.0.0.1",
+            },
+            *("Metaflow", 0, 2, "10.0.0.1:11000"),
+        ),
+        ({**AWS, **MAIN, "AWS_BATCH_JOB_NODE_INDEX": "0"}, "AWS Batch", 1, 3, "10.0.0.7:11000"),
+        ({**AWS, **MAIN, "AWS_BATCH_JOB_NODE_INDEX": "2"}, "AWS Batch", 2, 3, "10.0.0.7:11000"),
+        ({**AWS, "AWS_BATCH_JOB_NODE_INDEX": "1"}, "AWS Batch", 0, 3, "0.0.0.0:11000"),
+        ({**SAGEMAKER, "SM_CURRENT_HOST": "algo-2"}, "SageMaker", 1, 2, "algo-1:11000"),
+        (
+            {"KERASDIST_NUM_PROCESSES": "2", "KERASDIST_RANK": "0", "KERASDIST_ADDRESS": "a:7"},
+            *("The environment", 0, 2, "a:7"),
+        ),
+        (
+            {
+                **{"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+                **{"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": "7"},
+            },
+            *("mpirun", 1, 2, "127.0.0.1:7"),
+        ),
+        (
+            {"PMI_SIZE": "3", "PMI_RANK": "2", "MPI_LOCALNRANKS": "1", "MASTER_ADDR": "a"},
+            *("mpirun", 2, 3, "a:11000"),
+        ),
+    ],
+)
+def test_launchers_say_rank_size_and_address(environ, launcher, rank, num_processes, address):
+    found = told(environ)
+
+    assert (found.launcher, found.rank, found.num_processes) == (launcher, rank, num_processes)
+    assert found.address == address
+
+
+def test_two_jobs_on_a_machine_meet_at_two_ports():
+    local = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    local["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2"
+    first, second = (told({**local, "PMIX_NAMESPACE": name}).address for name in ("12@1", "13@1"))
+
+    assert first.startswith("127.0.0.1:11") and first != second
+
+
+def test_what_runs_within_a_step_of_srun_counts_and_what_is_around_it_does_not():
+    skypilot = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
+
+    assert told({**skypilot, **TORCHRUN}, is_in_step=True).launcher == "torchrun"
+    assert read_membership(skypilot, is_in_step=True) is None
+
+
+def test_a_launcher_that_says_no_address_is_told_the_way_out():
+    environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+    with pytest.raises(ValueError, match=r"^mpirun: it has started.*KERASDIST_ADDRESS.*local"):
+        Cluster.from_env({**environ, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+
+
+def test_a_rank_that_cannot_be_is_an_error():
+    with pytest.raises(ValueError, match=r"from 0 to 1\. Received: RANK=2, WORLD_SIZE=2"):
+        Cluster.from_env({**TORCHRUN, "RANK": "2"})
+
+
+@pytest.mark.filterwarnings('ignore:TF_CONFIG has the job "master"')
+def test_the_parameter_servers_of_sagemaker_cannot_work():
+    text = """{"cluster": {"master": ["algo-1:2222"], "worker": ["algo-2:2222"],
+        "ps": ["algo-1:2223", "algo-2:2223"]}, "task": {"type": "master", "index": 0}}"""
+    with pytest.raises(ValueError, match="parameter_server distribution cannot work"):
+        Cluster.from_env({"TF_CONFIG": text, "SM_CURRENT_HOST": "algo-1"})
