@@ -21,10 +21,10 @@ from typing import Any
 
 from kerasdist.cluster import Task
 from kerasdist.launcher import Settings, function_program
-from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.launch import signals_end_the_launch
-from kerasdist.launcher.result import TaskResult
 from kerasdist.launcher.supervisor import Supervisor, describe_timeout
+from kerasdist.processes.guard import ISOLATED, Guard
+from kerasdist.processes.result import TaskResult
 from kerasdist.support.exit_codes import TIMED_OUT
 
 

@@ -32,8 +32,8 @@ import cloudpickle
 import numpy as np
 
 from kerasdist import testing
-from kerasdist.launcher import task_process
 from kerasdist.launcher.launch import signals_end_the_launch
+from kerasdist.processes import task_process
 from kerasdist.support.exit_codes import SIGNALED
 
 _END_SECS = 60  # For the end of a cluster that a test does not wait for.

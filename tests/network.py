@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from kerasdist.launcher.guard import ISOLATED, Guard
+from kerasdist.processes.guard import ISOLATED, Guard
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import pytest
 
 import kerasdist
 from kerasdist import testing
-from kerasdist.launcher import settings
+from kerasdist.processes import settings
 
 ROOT = Path(__file__).parents[1]
 

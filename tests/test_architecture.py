@@ -49,14 +49,15 @@ MAY_IMPORT = {
         *("checkpoints", "comparison", "lifetime", "patterns", "plan", "private"),
         *("support", "tasks", "trace", "training"),
     },
-    "launcher": {"cluster", "config", "messages", "support"},
-    "testing": {"cluster", "launcher", "support"},
+    "processes": {"cluster", "config", "support"},
+    "launcher": {"cluster", "messages", "processes", "support"},
+    "testing": {"cluster", "launcher", "processes", "support"},
     "plan": {"cluster", "private", "strategies", "support", "training"},
     "comparison": {"strategies", "support", "training"},
     "parity": {"training"},
     "doctor": {
         *("__init__", "cluster", "comparison", "config", "launcher", "parity", "plan"),
-        *("private", "strategies", "support", "training"),
+        *("private", "processes", "strategies", "support", "training"),
     },
     "__init__": {
         *("cluster", "config", "evaluation", "launcher", "plan", "preflight"),

@@ -25,8 +25,8 @@ from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import may_be_natural, reasons
 from kerasdist.comparison.recording import Recording
 from kerasdist.doctor.settings import Settings
-from kerasdist.launcher import task_log, tracebacks
 from kerasdist.launcher.command import check_is_no_notebook, split_python
+from kerasdist.processes import task_log, tracebacks
 from kerasdist.strategies import Choice
 from kerasdist.support.checks import check_int
 from kerasdist.support.text import counted

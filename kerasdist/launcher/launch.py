@@ -10,10 +10,10 @@ from typing import Any, TypeVar, Unpack, overload
 
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
-from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.result import LaunchResult
-from kerasdist.launcher.settings import Settings, SettingsOfLaunch
 from kerasdist.launcher.supervisor import Supervisor, describe_timeout
+from kerasdist.processes.guard import ISOLATED, Guard
+from kerasdist.processes.result import LaunchResult
+from kerasdist.processes.settings import Settings, SettingsOfLaunch
 from kerasdist.support.exit_codes import SIGNALED, TIMED_OUT
 
 Value = TypeVar("Value")

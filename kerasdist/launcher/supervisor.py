@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import TextIO
 
 from kerasdist.cluster import Task
-from kerasdist.launcher import task_log
-from kerasdist.launcher.console import Console
-from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.result import LaunchResult, TaskResult
-from kerasdist.launcher.settings import Settings
-from kerasdist.launcher.task_environment import (
+from kerasdist.messages.address import split_address
+from kerasdist.processes import task_log
+from kerasdist.processes.console import Console
+from kerasdist.processes.guard import ISOLATED, Guard
+from kerasdist.processes.result import LaunchResult, TaskResult
+from kerasdist.processes.settings import Settings
+from kerasdist.processes.task_environment import (
     addresses_of,
     addresses_of_this_machine,
     task_environment,
     tasks_of,
 )
-from kerasdist.launcher.task_group import TaskGroup
-from kerasdist.launcher.task_log import RESTART_MARK, error_of, exception_of, last_lines
-from kerasdist.launcher.task_process import TaskProcess
-from kerasdist.messages.address import split_address
+from kerasdist.processes.task_group import TaskGroup
+from kerasdist.processes.task_log import RESTART_MARK, error_of, exception_of, last_lines
+from kerasdist.processes.task_process import TaskProcess
 from kerasdist.support import launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.support.text import in_columns

@@ -15,7 +15,7 @@ import pytest
 
 import kerasdist
 from kerasdist.cluster import Task
-from kerasdist.launcher.console import Console
+from kerasdist.processes.console import Console
 from tests.launcher.programs import logs_of, python
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]

@@ -15,7 +15,7 @@ import pytest
 
 import kerasdist
 from kerasdist.launcher import LaunchError, function_program
-from kerasdist.launcher.guard import Guard
+from kerasdist.processes.guard import Guard
 from tests.launcher.programs import root_cause
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]

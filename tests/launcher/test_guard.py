@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kerasdist
-from kerasdist.launcher.guard import ISOLATED, Guard
+from kerasdist.processes.guard import ISOLATED, Guard
 from tests.launcher.programs import logs_of, python
 from tests.network import isolated_only
 
@@ -58,7 +58,7 @@ def test_users_without_privileges_get_a_network_of_their_own():
     # As after `setuid`, but files of root may be read until then.
     program = """
         import ctypes, fcntl, os, socket, struct
-        from kerasdist.launcher import guard
+        from kerasdist.processes import guard
         libc = ctypes.CDLL(None)
         os.setgroups([]), os.setgid(65534), os.setuid(65534)
         libc.prctl(4, 1)  # PR_SET_DUMPABLE: without it, /proc/self stays root's.

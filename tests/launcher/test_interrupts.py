@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import kerasdist
-from kerasdist.launcher import guard
+from kerasdist.processes import guard
 from tests.cases import exhaustive
 from tests.launcher.programs import FOREVER, launched_processes, logs_of, python, wait_until
 

@@ -11,7 +11,8 @@ import pytest
 
 import kerasdist
 from kerasdist.cluster import Cluster, Task
-from kerasdist.launcher import Settings, task_environment
+from kerasdist.processes import task_environment
+from kerasdist.processes.settings import Settings
 from tests.launcher.programs import logs_of, python
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import kerasdist
-from kerasdist.launcher import LaunchError, task_log
-from kerasdist.launcher.task_log import LogReader, error_of, last_lines
+from kerasdist.launcher import LaunchError
+from kerasdist.processes import task_log
+from kerasdist.processes.task_log import LogReader, error_of, last_lines
 from tests.launcher.programs import logs_of, python
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]

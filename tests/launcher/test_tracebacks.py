@@ -11,8 +11,8 @@ import pytest
 
 import kerasdist
 from kerasdist.cluster import Task
-from kerasdist.launcher import tracebacks
-from kerasdist.launcher.console import Console
+from kerasdist.processes import tracebacks
+from kerasdist.processes.console import Console
 from tests.launcher.programs import python
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kerasdist.launcher import guard
+from kerasdist.processes import guard
 from kerasdist.support import environment
 
 NAMES = {name: value for name, value in vars(environment).items() if name.isupper()}

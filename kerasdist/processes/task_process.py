@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
-from kerasdist.launcher import task_entry, task_log
-from kerasdist.launcher.guard import KILL_SECS
-from kerasdist.launcher.result import TaskResult
+from kerasdist.processes import task_entry, task_log
+from kerasdist.processes.guard import KILL_SECS
+from kerasdist.processes.result import TaskResult
 from kerasdist.support import launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED
 

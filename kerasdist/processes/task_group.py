@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
-from kerasdist.launcher import guard
-from kerasdist.launcher.console import Console
-from kerasdist.launcher.settings import Settings
-from kerasdist.launcher.task_log import LogReader
-from kerasdist.launcher.task_process import TaskProcess
+from kerasdist.processes import guard
+from kerasdist.processes.console import Console
+from kerasdist.processes.settings import Settings
+from kerasdist.processes.task_log import LogReader
+from kerasdist.processes.task_process import TaskProcess
 from kerasdist.support.exit_codes import PEER_FAILED, USAGE
 
 _POLL_SECS = 0.05

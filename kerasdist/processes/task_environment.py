@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
-from kerasdist.launcher.settings import Settings
+from kerasdist.processes.settings import Settings
 from kerasdist.support import environment
 from kerasdist.support.terminal import identity_of
 from kerasdist.support.usage_error import UsageError

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from io import BufferedWriter
 from pathlib import Path
 
-from kerasdist.launcher import tracebacks
-from kerasdist.launcher.foreign_lines import is_foreign
+from kerasdist.processes import tracebacks
+from kerasdist.processes.foreign_lines import is_foreign
 
 # absl.app says it after the error, where it does not know a flag.
 _HINT_OF_ABSL = "Pass --helpshort or --helpfull to see help on flags."

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from kerasdist.cluster import Task
-from kerasdist.launcher.foreign_lines import ForeignLines, is_foreign
-from kerasdist.launcher.tracebacks import Tracebacks
+from kerasdist.processes.foreign_lines import ForeignLines, is_foreign
+from kerasdist.processes.tracebacks import Tracebacks
 
 _CLEAR_ROW = "\r\x1b[K"
 # A bar that is longer than the row must be cut: it could not be drawn over otherwise.
