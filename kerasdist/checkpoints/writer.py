@@ -11,6 +11,7 @@ import tensorflow as tf
 from kerasdist.checkpoints import process_name
 from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.saved import Arrays, Record, SaveWeights, saver_of_copy
+from kerasdist.support import launch_note
 from kerasdist.support.users_line import warn
 
 # A program may call `fit` in a loop.
@@ -105,6 +106,7 @@ class Writer:
             if not (_is_of_full_disk(error) and self._give_up_oldest(step, record)):
                 raise
             self._folder.write(step, record, arrays, save_weights)
+        launch_note.add_checkpoint(step)
         self._folder.keep(self._kept(step, record, self._keep))
 
     def _kept(self, step: int, record: Record, num_newest: int) -> set[int]:

@@ -10,6 +10,7 @@ JOINED = "joined"  # It has called `make_strategy`.
 WAITING = "waiting"  # It waits for the other tasks of its cluster, or has met them.
 FAILED = "failed"  # It ends with an error of its own.
 BEGUN, ENDED = "begun", "ended"  # A call of `fit` or `evaluate` that all tasks take part in.
+_SAVED = "saved:"  # A checkpoint is complete; its step follows.
 
 
 def add(word: str) -> None:
@@ -17,6 +18,11 @@ def add(word: str) -> None:
     if path := os.environ.get(environment.NOTE):
         with contextlib.suppress(OSError), Path(path).open("a") as file:  # The launch may be over.
             file.write(f"{word}\n")
+
+
+def add_checkpoint(step: int) -> None:
+    """Adds that the checkpoint of a step is complete."""
+    add(f"{_SAVED}{step}")
 
 
 def line_of(task: object, line: str) -> str:
@@ -33,6 +39,12 @@ def is_in_call(path: Path) -> bool:
     """Whether a call of `fit` or `evaluate` has begun in a task and not ended."""
     words = _read(path)
     return words.count(BEGUN) > words.count(ENDED)
+
+
+def newest_step(path: Path) -> int | None:
+    """Returns the step of the checkpoint that a task has completed last; None before the first."""
+    saved = [word.removeprefix(_SAVED) for word in _read(path) if word.startswith(_SAVED)]
+    return int(saved[-1]) if saved else None
 
 
 def _read(path: Path) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kerasdist.checkpoints import Folder, Writer
+from kerasdist.support import environment, launch_note
 from tests.warned import warned_by
 
 NO_SPACE = OSError("No space left on device")
@@ -131,3 +132,15 @@ def test_an_error_beside_the_training_is_raised_where_it_is_awaited(monkeypatch,
     with pytest.raises(OSError, match="No space"):
         ours.wait()
     ours.wait()  # Once.
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_launcher_hears_of_each_that_is_complete(beside, monkeypatch, tmp_path):
+    note = tmp_path / "note"
+    monkeypatch.setenv(environment.NOTE, str(note))
+    ours = writer(tmp_path / "run")
+    write(ours, 3, beside=beside)
+    ours.wait()
+    monkeypatch.setattr(Folder, "write", lambda *_: refuse(_))
+    warned_by(lambda: (write(ours, 6, beside=beside), ours.wait()))
+    assert launch_note.newest_step(note) == 3

@@ -18,7 +18,7 @@ from kerasdist.training.context import peers, traits
 from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.hooks.update_callback import UpdateCallback
-from kerasdist.training.report import chief, drift, dropped_batches, log_lines
+from kerasdist.training.report import chief, drift, dropped_batches, log_lines, lost_worker
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.report.wrapper import Wrapper
 from kerasdist.training.trial import fit
@@ -70,6 +70,7 @@ class CallbackList(keras.callbacks.CallbackList):
                 callback.on_train_begun()
         if not self._is_only_worker:  # Only now: a callback may have restored them.
             drift.check_begin(self.model)
+        lost_worker.say_cost(self.model, self.callbacks)
         self._find_listeners()
 
     def on_train_end(self, logs: dict | None = None) -> None:

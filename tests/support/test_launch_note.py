@@ -1,0 +1,15 @@
+"""The words that a task leaves for its launcher."""
+
+from kerasdist.support import environment, launch_note
+
+
+def test_the_newest_step_is_that_of_the_last_checkpoint(monkeypatch, tmp_path):
+    note = tmp_path / "note"
+    monkeypatch.setenv(environment.NOTE, str(note))
+    assert launch_note.newest_step(note) is None
+    launch_note.add(launch_note.BEGUN)
+    assert launch_note.newest_step(note) is None
+    for step in (120, 240, 180):  # A damaged one may be passed over.
+        launch_note.add_checkpoint(step)
+    assert launch_note.newest_step(note) == 180
+    assert launch_note.is_in_call(note)
