@@ -1,4 +1,4 @@
-"""The variables of the environment that are kerasdist's own; docs/clusters.md lists all it reads.
+"""The variables of the environment that are kerasdist's own; docs/cluster_details.md has all.
 
 `launch` sets the first of them for its tasks; the user sets the others.
 """

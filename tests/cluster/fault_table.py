@@ -1,4 +1,4 @@
-"""What each fault does to a job under `python -m kerasdist launch`: the table of docs/clusters.md.
+"""What each fault does to a job under `launch`: a table of docs/cluster_details.md.
 
     python -m tests.cluster.fault_table                 # All of it; some minutes.
     python -m tests.cluster.fault_table ps              # The rows in which a word occurs.

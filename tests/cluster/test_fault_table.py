@@ -1,4 +1,4 @@
-"""The table of faults in docs/clusters.md is that of the script, and some of its rows are quick."""
+"""The table of faults in the docs is that of the script, and some of its rows are quick."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.cluster import fault_table, outcomes
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 
-DOCS = Path(__file__).parents[2] / "docs/clusters.md"
+DOCS = Path(__file__).parents[2] / "docs/cluster_details.md"
 # test_faults.py and test_parameter_server_faults.py inject them.
 QUICK = exhaustive("an error on a worker, 2 workers", "KILL of a worker, 2 workers, 2 ps")
 

@@ -8,7 +8,7 @@ from kerasdist.processes import guard
 from kerasdist.support import environment
 
 NAMES = {name: value for name, value in vars(environment).items() if name.isupper()}
-CLUSTERS = Path(__file__).parents[2] / "docs/clusters.md"
+DETAILS = Path(__file__).parents[2] / "docs/cluster_details.md"
 
 
 def test_the_guard_knows_them_by_the_same_names():
@@ -19,4 +19,4 @@ def test_the_guard_knows_them_by_the_same_names():
 @pytest.mark.parametrize(("name", "value"), NAMES.items())
 def test_each_is_named_after_its_constant_and_documented(name, value):
     assert value == f"KERASDIST_{name}"
-    assert f"`{value}`" in CLUSTERS.read_text()
+    assert f"`{value}`" in DETAILS.read_text()
