@@ -133,7 +133,7 @@ class Supervisor:
                 task, self._program, environ=environ, log=log, note=note, guard_pid=guard_pid
             )
 
-        group = TaskGroup(self._settings, start, run_id=run_id, console=console)
+        group = TaskGroup(self._settings, start, folder=self._guard.folder, console=console)
         try:
             group.start(self._logs)
             in_time = group.wait(self._deadline(), for_all=self._for_all)

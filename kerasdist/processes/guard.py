@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 
 ISOLATED = "isolated"
-# The same names are in kerasdist/support/environment.py, which a script cannot import.
-RUN_ID = "KERASDIST_RUN_ID"
+# The same name is in kerasdist/support/environment.py, which a script cannot import.
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"
 
 KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
@@ -40,11 +39,11 @@ class Guard:
         isolate: Whether the tasks should have their own network.
 
     Attributes:
-        run_id: Value of KERASDIST_RUN_ID in every task: start time and a random part. All
-            processes that have it are killed at the end.
+        run_id: A name of the launch: start time and a random part.
         pid: Process whose network the tasks join.
         network: "isolated", or the reason why the tasks share the network of the machine.
-        folder: A private directory (mode 0700) that is gone after the launch.
+        folder: A private directory (mode 0700) that is gone after the launch. All processes that
+            have it as their KERASDIST_LAUNCH_FOLDER are killed then.
 
     Raises:
         RuntimeError: The guard did not start.
@@ -54,7 +53,7 @@ class Guard:
         self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
         # One inside another launch's is gone with it, however that one ends.
         parent = os.environ.get(LAUNCH_FOLDER) or tempfile.gettempdir()
-        command = [sys.executable, "-P", __file__, self.run_id, parent]
+        command = [sys.executable, "-P", __file__, parent]
         self._process = subprocess.Popen(
             [*command, ISOLATED if isolate else "host"],
             stdin=subprocess.PIPE,
@@ -91,11 +90,11 @@ class Guard:
         if self._process.returncode:
             line = "The guard of this launch was halted or killed: the launcher cleans up instead."
             print(line, file=sys.stderr)
-            _clean_up(self.run_id, self.folder)
+            _clean_up(self.folder)
 
 
-def kill_all(run_id: str) -> None:
-    """Kills every process that has this run id in its environment, even those that moved away.
+def kill_all(folder: str | Path) -> None:
+    """Kills every process that has this launch folder in its environment, even what moved away.
 
     A process group does not hold a grandchild that made a session of its own.
     """
@@ -108,13 +107,13 @@ def kill_all(run_id: str) -> None:
         for process in psutil.process_iter():
             # Processes of other users, and those that end meanwhile, do not tell.
             with contextlib.suppress(psutil.Error):
-                if process.environ().get(RUN_ID) == run_id:
+                if process.environ().get(LAUNCH_FOLDER) == str(folder):
                     process.kill()
                     found = True
 
 
 def _main() -> None:
-    run_id, parent, network = sys.argv[1:]
+    parent, network = sys.argv[1:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     # Made here: nobody would remove it after a launcher that is killed before this process begins.
@@ -123,11 +122,11 @@ def _main() -> None:
     with contextlib.suppress(BrokenPipeError):  # The launcher may have ended.
         os.write(sys.stdout.fileno(), f"{json.dumps(answer)}\n".encode())
     sys.stdin.read()  # Until the launcher ends.
-    _clean_up(run_id, folder)
+    _clean_up(folder)
 
 
-def _clean_up(run_id: str, folder: str | Path) -> None:
-    kill_all(run_id)
+def _clean_up(folder: str | Path) -> None:
+    kill_all(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -25,7 +25,7 @@ class TaskGroup:
     Args:
         settings: When tasks are stopped.
         start: Starts a task, also anew; returns its process.
-        run_id: Value of KERASDIST_RUN_ID in every task.
+        folder: Value of KERASDIST_LAUNCH_FOLDER in every task, and in what these start.
         console: Shows the output.
     """
 
@@ -34,12 +34,12 @@ class TaskGroup:
         settings: Settings,
         start: Callable[[Task], TaskProcess],
         *,
-        run_id: str,
+        folder: Path,
         console: Console,
     ):
         self._settings = settings
         self._start = start
-        self._run_id = run_id
+        self._folder = folder
         self._console = console
         self._processes: list[TaskProcess] = []
         self._readers: dict[Task, LogReader] = {}
@@ -107,7 +107,7 @@ class TaskGroup:
         self._look_until_ended(running, self._settings.grace_secs)
         for process in running:
             process.kill()
-        guard.kill_all(self._run_id)
+        guard.kill_all(self._folder)
         self._look()
         self._show_remaining_output()
 
