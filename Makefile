@@ -65,8 +65,8 @@ test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (E
 
 test-kills: $(INSTALLED) ## Kill tasks at random moments, and compare with one that is not killed (KILLS=20).
 	@echo "Killing tasks in $(or $(KILLS),20) trainings"
-	@KILLS=$(or $(KILLS),20) .venv/bin/python -m pytest tests/cluster/test_random_kills.py \
-	  --override-ini faulthandler_timeout=0
+	@KILLS=$(or $(KILLS),20) .venv/bin/python -m pytest \
+	  tests/cluster/test_random_kills.py tests/cluster/test_lost_workers.py --override-ini faulthandler_timeout=0
 
 test-versions: $(INSTALLED) ## Run the promises on older Keras and TensorFlow (PAIRS=..., NEXT=1: the next one).
 	@.venv/bin/python -m tests.versions $(if $(NEXT),--next,$(PAIRS))

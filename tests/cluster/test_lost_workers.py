@@ -1,0 +1,196 @@
+"""Jobs that lose workers at moments drawn at random, and get them back: nothing of it is seen.
+
+One of four workers is killed, then two of three; the one that is left goes on until it is told to
+end, and all together train to the end. Weights and history are those of one device that nobody has
+interrupted.
+
+make test-kills KILLS=20
+"""
+
+import functools
+import json
+import os
+import random
+import tempfile
+
+import numpy as np
+import pytest
+
+from tests.cluster import outcomes
+
+nothing_is_left_behind = outcomes.nothing_is_left_behind
+started = outcomes.started
+outcome = outcomes.outcome
+
+NUM_SEEDS = int(os.environ.get("KILLS", "2"))
+# Of an attempt: by then about two checkpoints were written since it began.
+MOST_STEPS = 14
+MOST_SECS = 0.5
+KILLED, TOLD = 128 + 9, 128 + 15
+
+PROGRAM = """
+import json, os, signal, threading, time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kerasdist
+
+folder, losses = Path({folder!r}), {losses!r}
+cluster = kerasdist.Cluster.from_env()
+size, rank = str(cluster.num_workers), str(cluster.worker_index)
+
+
+class Step(keras.callbacks.Callback):
+    num_steps = -1  # Before `fit`.
+
+    def on_train_begin(self, logs=None):
+        self.num_steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.num_steps += 1
+        time.sleep(0.05)
+
+
+def end(num_steps, secs, name):
+    while step.num_steps < num_steps:
+        time.sleep(0.01)
+    time.sleep(secs)
+    os.kill(os.getpid(), getattr(signal, name))
+
+
+step = Step()
+mark = folder / f"{{size}}-{{rank}}"
+if rank in losses.get(size, ()) and not mark.exists():
+    mark.touch()
+    threading.Thread(target=end, args=losses[size][rank], daemon=True).start()
+
+keras.utils.set_random_seed(7)
+strategy = kerasdist.make_strategy(start_timeout_secs=60)
+rng = np.random.default_rng(0)
+x = rng.normal(size=(133, 6)).astype("float32")
+y = x[:, :1] * x[:, 1:2]
+train, validation = (x[:101], y[:101]), (x[101:], y[101:])
+rate = 0.05
+callbacks = [
+    kerasdist.callbacks.Checkpoint(folder / "run", **{when!r}),
+    step,
+    kerasdist.callbacks.GradientAccumulation(2),
+    average := kerasdist.callbacks.MovingAverage(0.9, validate=True),
+    stop := keras.callbacks.EarlyStopping(
+        "val_loss", min_delta=0.05, patience=3, restore_best_weights=True
+    ),
+]
+if {is_dataset}:
+    rate = keras.optimizers.schedules.CosineDecay(rate, 60)
+    data = tf.data.Dataset.from_tensor_slices(train).shuffle(101, seed=3).batch(16).prefetch(2)
+    given = dict(x=data, validation_data=tf.data.Dataset.from_tensor_slices(validation).batch(9))
+    given["shuffle"] = False  # `fit` would warn.
+else:
+    given = dict(x=train[0], y=train[1], batch_size=16, validation_data=validation)
+    callbacks.append(keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.95))
+with strategy.scope():
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Dense(1),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+    model.compile(optimizer, "mse", metrics=["mae"])
+history = model.fit(**given, epochs=12, verbose=0, callbacks=callbacks)
+weights = model.get_weights()
+with average.applied(model):
+    averages = model.get_weights()
+if kerasdist.is_chief():
+    result = dict(
+        weights=[weight.tolist() for weight in [*weights, *averages]],
+        history=history.history,
+        updates=int(model.optimizer.iterations.numpy()),
+        stopped_epoch=stop.stopped_epoch,
+        marks=sorted(path.name for path in folder.glob("?-?")),
+    )
+    print("result", json.dumps(result), flush=True)
+"""
+KINDS = (
+    {"is_dataset": False, "when": {"every_steps": 3}},
+    {"is_dataset": True, "when": {"every_secs": 0.3}},
+    {"is_dataset": True, "when": {"every_steps": 2}},
+    {"is_dataset": False, "when": {"every_secs": 0.2}},
+)
+
+
+def losses_of(draw):
+    """Returns who ends at which number of workers, and when: one of 4, 2 of 3, and the last one."""
+
+    def ends(workers, name):
+        num_steps = draw.randint(0, MOST_STEPS)
+        return {str(each): (num_steps, draw.uniform(0, MOST_SECS), name) for each in workers}
+
+    return {
+        "4": ends(draw.sample(range(4), 1), "SIGKILL"),
+        "3": ends(draw.sample(range(3), 2), "SIGKILL"),
+        "1": ends([0], "SIGTERM"),
+    }
+
+
+def by_hand(seed):
+    """Starts the program again with another number of workers, as a person would."""
+    with tempfile.TemporaryDirectory() as folder:
+        kind = KINDS[seed % len(KINDS)]
+        losses = losses_of(random.Random(seed))
+        program = PROGRAM.format(folder=folder, losses=losses, **kind)
+        ended = [outcomes.launched(program, f"--workers={each}") for each in (4, 3, 1, 3)]
+    return outcomes.Outcome(
+        codes=[code for each in ended for code in each.codes],
+        outputs=[output for each in ended for output in each.outputs],
+        ended_at=ended[-1].ended_at,
+    )
+
+
+@functools.cache
+def undisturbed(is_dataset):
+    """Returns what one device computes that nobody interrupts."""
+    with tempfile.TemporaryDirectory() as folder:
+        kind = {"is_dataset": is_dataset, "when": {"every_steps": 1000}}
+        return result_of(
+            outcomes.launched(PROGRAM.format(folder=folder, losses={}, **kind), "--workers=1")
+        )
+
+
+def result_of(outcome):
+    assert outcome.codes[-1] == 0, "\n".join(each[-3000:] for each in outcome.outputs)
+    lines = [line for line in outcome.outputs[-1].splitlines() if "result {" in line]
+    return json.loads(lines[-1].split("result ", 1)[1])
+
+
+def runs():
+    for seed in range(NUM_SEEDS):
+        yield pytest.param(
+            functools.partial(by_hand, seed),
+            id=f"by hand, seed {seed}",
+            marks=[pytest.mark.exhaustive] if seed > 1 else [],
+        )
+
+
+@pytest.mark.timeout(0 if "KILLS" in os.environ else 600)
+@pytest.mark.parametrize("outcome", list(runs()), indirect=True)
+def test_lost_workers_leave_no_trace(outcome, request):
+    found = result_of(outcome)
+    (seed,) = request.node.callspec.params["outcome"].args
+    expected = undisturbed(KINDS[seed % len(KINDS)]["is_dataset"])
+
+    assert outcome.codes == [KILLED, KILLED, TOLD, 0]
+    assert [each[0] for each in found["marks"]] == ["1", "3", "3", "4"]
+    assert 0 < expected["stopped_epoch"] < 11  # Otherwise nobody would have had to stop.
+    assert found["stopped_epoch"] == expected["stopped_epoch"]
+    assert found["updates"] == expected["updates"]
+    assert found["history"].keys() == expected["history"].keys()
+    for name, values in expected["history"].items():
+        np.testing.assert_allclose(found["history"][name], values, rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(found["weights"], expected["weights"], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
