@@ -12,17 +12,17 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerasdist.messages.address import split_address
-from kerasdist.messages.addresses import listen
+from kerasdist.messages.address import bracketed, split_address
+from kerasdist.messages.addresses import listen, own_host
 from kerasdist.messages.connections import Connection, Connections
 from kerasdist.messages.contact import Contact
 from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.patience import Patience
 from kerasdist.messages.shared_key import from_env
 from kerasdist.support import environment
 from kerasdist.support.terminal import say
 
 _TICK_SECS = 0.05
-_PROGRESS_SECS = 10.0
 # The verdict names everyone, so the others get the time to be part of it, and to hear it.
 _VERDICT_SECS = 5.0
 _MOST_NAMED = 8
@@ -110,33 +110,19 @@ class _Meeting:
     ):
         self._address, self._rank, self._job = told["address"], told["rank"], told["job"]
         self._num_processes = told["num_processes"]
-        self._port, self._timeout_secs, self._report = port, timeout_secs, report
-        self._clock, self._started_at = clock, clock()
-        self._next_report_at = _PROGRESS_SECS
-
-    @property
-    def _secs(self) -> float:
-        return self._clock() - self._started_at
+        self._port, self._clock = port, clock
+        self._patience = Patience(timeout_secs, report=report, clock=clock)
 
     def _participant(self, host: str) -> Participant:
-        host = os.environ.get(environment.HOST, "") or host
         run = {name: os.environ[name] for name in _FACTS_OF_THE_RUN if name in os.environ}
         return Participant(
             rank=self._rank,
             num_processes=self._num_processes,
             job=self._job,
-            address=f"{_bracketed(host)}:{self._port}",
+            address=f"{own_host(host)}:{self._port}",
             called=split_address(self._address)[0],
             run=run,
         )
-
-    def _report_progress(self, waits_for: str) -> bool:
-        is_due = self._secs >= self._next_report_at
-        if is_due:
-            self._next_report_at = self._secs + _PROGRESS_SECS
-            secs = f"{self._secs:.0f} s of {self._timeout_secs:g} s"
-            self._report(f"Waiting for {waits_for}, {secs}.")
-        return is_due
 
 
 class _Host(_Meeting):
@@ -160,20 +146,20 @@ class _Host(_Meeting):
         return found
 
     def _gather(self, connections: Connections) -> None:
-        decide_at = self._timeout_secs
+        decide_at = self._patience.timeout_secs
         while True:
             for connection, message in connections.receive(_TICK_SECS):
                 self._take(connections, connection, message)
             missing = [rank for rank in range(self._num_processes) if not self._is_present(rank)]
             if self._problems:
-                decide_at = min(decide_at, self._secs + _VERDICT_SECS)
+                decide_at = min(decide_at, self._patience.secs + _VERDICT_SECS)
             elif not missing:
                 return
-            if self._problems and (not missing or self._secs >= decide_at):
+            if self._problems and (not missing or self._patience.secs >= decide_at):
                 raise ClusterStartError(self._describe_problems())
-            if self._secs >= self._timeout_secs:
+            if self._patience.is_over:
                 raise ClusterStartError(self._describe_missing(missing))
-            if self._report_progress(_names(missing)):
+            if self._patience.report(_names(missing)):
                 self._tell_all(connections, "waiting", names=_names(missing))
 
     def _is_present(self, rank: int) -> bool:
@@ -215,9 +201,9 @@ class _Host(_Meeting):
     def _describe_missing(self, missing: list[int]) -> str:
         return (
             f"Only {self._num_processes - len(missing)} of {self._num_processes} processes have "
-            f"come to {self._address} within {self._timeout_secs:g} s. Missing: {_names(missing)}. "
-            "Start them, or read in their logs why they ended; check that their machines reach "
-            "this address."
+            f"come to {self._address} within {self._patience.timeout_secs:g} s. Missing: "
+            f"{_names(missing)}. Start them, or read in their logs why they ended; check that "
+            "their machines reach this address."
         )
 
     def _found(self) -> list[tuple[str, str]]:
@@ -226,7 +212,7 @@ class _Host(_Meeting):
         # The others know the host of this process; it may know itself by no name at all.
         host = own.address.rpartition(":")[0]
         if environment.HOST not in os.environ:
-            host = _bracketed(guests[0].called)
+            host = bracketed(guests[0].called)
         return [(own.job, f"{host}:{self._port}"), *((each.job, each.address) for each in guests)]
 
     def _tell_all(self, connections: Connections, kind: str, **content: Any) -> None:
@@ -246,7 +232,9 @@ class _Guest(_Meeting):
                 contact.close()
 
     def _ask(self, contact: Contact, connections: Connections) -> list[tuple[str, str]]:
-        while self._secs < self._timeout_secs + (_VERDICT_SECS if contact.connection else 0):
+        while self._patience.secs < self._patience.timeout_secs + (
+            _VERDICT_SECS if contact.connection else 0
+        ):
             contact.keep_calling(connections, self._greeting)
             for _, message in connections.receive(_TICK_SECS):
                 match message:
@@ -256,18 +244,17 @@ class _Guest(_Meeting):
                         raise ClusterStartError(str(reason))
                     case {"kerasdist": "waiting", "names": names}:
                         contact.status = f"it waits for {names}"
-            self._report_progress(str(contact))
+            self._patience.report(str(contact))
         raise ClusterStartError(
             f"The process of rank 0 has not let this one, of rank {self._rank}, in within "
-            f"{self._timeout_secs:g} s. It was called at {self._address}: {contact.status}. Start "
-            "it, or read in its log why it ended; check the address, and that this machine reaches "
-            "it."
+            f"{self._patience.timeout_secs:g} s. It was called at {self._address}: "
+            f"{contact.status}. Start it, or read in its log why it ended; check the address, and "
+            "that this machine reaches it."
         )
 
     def _greeting(self, connection: Connection) -> dict[str, Any]:
         connection.answer_by = None  # The answer comes when all are there.
-        host, *_ = connection.socket.getsockname()
-        return self._participant(host.removeprefix("::ffff:")).to_message()
+        return self._participant(connection.own_host).to_message()
 
 
 @contextlib.contextmanager
@@ -302,10 +289,6 @@ def _checked_port(text: str) -> int:
             f"{environment.PORT} must be a number from 1 to 65535. Received: {text!r}."
         )
     return int(text)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _names(ranks: list[int]) -> str:

@@ -11,6 +11,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def bracketed(host: str) -> str:
+    """Returns a host as it stands in an address: an IPv6 address has brackets there."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
 def check_address(task: object, address: object) -> None:
     """Raises a ValueError unless `address` is "host:port"."""
     received = f"Received: {address!r} for {task}."

@@ -2,12 +2,14 @@
 
 import errno
 import multiprocessing
+import os
 import socket
 from concurrent.futures import Future
 from typing import Any
 
-from kerasdist.messages.address import split_address
+from kerasdist.messages.address import bracketed, split_address
 from kerasdist.messages.errors import ClusterStartError
+from kerasdist.support import environment
 from kerasdist.support.background import in_background
 
 UNRESOLVED = "the name does not resolve"
@@ -99,6 +101,15 @@ def _connect_to(family: int, place: Any) -> socket.socket:
         caller.close()
         raise
     return caller
+
+
+def own_host(seen: str) -> str:
+    """Returns the host under which others reach this process, as it stands in an address.
+
+    Args:
+        seen: The host that counts unless the user has named another one.
+    """
+    return bracketed(os.environ.get(environment.HOST, "") or seen)
 
 
 def is_here(address: str) -> bool:

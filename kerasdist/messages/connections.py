@@ -4,6 +4,7 @@ import contextlib
 import json
 import selectors
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -32,9 +33,10 @@ class Connection:
     Attributes:
         is_call: Whether this side has made it.
         handshake: What the other side says about itself, as its reader understands it; None before.
-        heard_at: When it said so last, by the clock.
+        heard_at: When it was heard last, by the clock.
         answer_by: When the connection ends for want of an answer; None if nothing is due.
         is_tensorflow: Whether a server of TensorFlow has answered.
+        refusal: How the secrets of the two sides differ; "" if they do not.
         end: Why it ended; "" while it is open.
     """
 
@@ -57,7 +59,8 @@ class Connection:
         self._unread = b""
         self._seal = Seal(shared_key, is_call=is_call) if shared_key else None
         self._unsent: list[Mapping[str, Any]] = []
-        self._refusal = ""
+        self.refusal = ""
+        self._is_free = threading.RLock()  # To send: heartbeats come from a thread of their own.
         if self._seal:
             self._send(self._seal.question())
         self.expect_answer()
@@ -71,18 +74,34 @@ class Connection:
         self.handshake, self.heard_at, self.answer_by = handshake, self._clock(), None
 
     @property
+    def own_host(self) -> str:
+        """The address of this machine that the other side sees."""
+        host, *_ = self.socket.getsockname()
+        return host.removeprefix("::ffff:")
+
+    @property
+    def other_host(self) -> str:
+        """The address of the other side's machine."""
+        try:
+            host, *_ = self.socket.getpeername()
+        except OSError:  # It has gone already.
+            return "an unknown host"
+        return host.removeprefix("::ffff:")
+
+    @property
     def is_answered(self) -> bool:
         """Whether the other side has said who it is and owes no answer."""
         return self.handshake is not None and self.answer_by is None and not self.end
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends one message. That the other side is gone shows in the next `read`."""
-        if self._seal is None:
-            self._send(message)
-        elif self._seal.is_ready:
-            self._send(self._seal.sealed(message))
-        else:
-            self._unsent.append(message)
+        with self._is_free:
+            if self._seal is None:
+                self._send(message)
+            elif self._seal.is_ready:
+                self._send(self._seal.sealed(message))
+            else:
+                self._unsent.append(message)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
@@ -98,6 +117,7 @@ class Connection:
             received = self.socket.recv(1 << 16)
         except OSError:
             received = b""
+        self.heard_at = self._clock()
         unread = self._unread + received
         self.is_tensorflow = self.handshake is None and is_greeting(unread)
         if self.is_tensorflow:
@@ -130,14 +150,14 @@ class Connection:
             return self._refuse(f"its secret is not that of this task ({SECRET})")
 
     def _refuse(self, reason: str) -> NoReturn:
-        self._refusal = reason
+        self.refusal = reason
         self._send({"kerasdist": "refusal"})
         raise ValueError(reason)
 
     def describe_end(self) -> str:
         """Returns why `read` found an end."""
-        if self._refusal:
-            return self._refusal
+        if self.refusal:
+            return self.refusal
         if self.handshake:
             return "it answered and then went away"
         if self.is_tensorflow:
@@ -173,6 +193,9 @@ class Connections:
         listener: The open port; None if nobody calls this task.
         clock: Seconds.
         shared_key: What the others have to know; None if everybody may speak.
+
+    Attributes:
+        turned_away: The hosts that called with another secret, or without one, and the difference.
     """
 
     def __init__(
@@ -185,6 +208,7 @@ class Connections:
         self._listener = listener
         self._clock = clock
         self._shared_key = shared_key
+        self.turned_away: dict[str, str] = {}
         self._selector = selectors.DefaultSelector()
         if listener is not None:
             listener.setblocking(False)
@@ -226,7 +250,8 @@ class Connections:
 
     def tasks(self) -> list[Connection]:
         """Returns the connections whose other side is known."""
-        return [connection for connection in self._open if connection.handshake]
+        # A heartbeat asks, too, while others come and go.
+        return [connection for connection in [*self._open] if connection.handshake]
 
     def receive(self, secs: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
         """Waits for messages, and yields each with its connection.
@@ -255,6 +280,8 @@ class Connections:
         try:
             messages = connection.read()
         except ValueError:
+            if connection.refusal and not connection.is_call:
+                self.turned_away[connection.other_host] = connection.refusal
             self.drop(connection, connection.describe_end())
             return
         for message in messages:

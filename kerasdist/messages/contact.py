@@ -24,6 +24,7 @@ class Contact:
     Attributes:
         connection: The call, once it is through.
         status: How the last call went, in words.
+        is_refused: Whether the last call ended because the secrets of the two sides differ.
     """
 
     def __init__(self, task: str, address: str, *, clock: Callable[[], float]):
@@ -31,6 +32,7 @@ class Contact:
         self.address = address
         self.connection: Connection | None = None
         self.status = "not called yet"
+        self.is_refused = False
         self._clock = clock
         self._attempt: Future[socket.socket] | None = None
         self._pause_secs = _FIRST_PAUSE_SECS
@@ -69,6 +71,7 @@ class Contact:
         """
         if self.connection is not None:
             if self.connection.end:
+                self.is_refused = bool(self.connection.refusal)
                 self._fail(self.connection.end)
         elif self._attempt is None:
             if self._clock() >= self._next_at:
