@@ -113,7 +113,7 @@ class Cluster:
         The process of rank 0 listens there. The others tell it where they are, and each gets the
         whole cluster back. TensorFlow then listens in each process at KERASDIST_PORT, or at a free
         port from 12000 on, and is reached under KERASDIST_HOST, or the address from which the
-        process has called.
+        process has called. Processes meet once: the same call again returns the same cluster.
 
         Args:
             address: "host:port" at which the process of rank 0 listens.
@@ -142,14 +142,17 @@ class Cluster:
         job = _job_of(rank, num_processes, num_ps)
         if num_processes == 1:
             return cls.local()
-        found = meet(
-            address, rank=rank, num_processes=num_processes, job=job, timeout_secs=timeout_secs
-        )
-        jobs: dict[str, list[str]] = {}
-        for each, place in found:
-            jobs.setdefault(each, []).append(place)
-        index = [each for each, _ in found[:rank]].count(job)
-        return cls(jobs=jobs, task=Task(job, index))
+        known = address, rank, num_processes, num_ps
+        if known not in memory.PROCESS.met:
+            found = meet(
+                address, rank=rank, num_processes=num_processes, job=job, timeout_secs=timeout_secs
+            )
+            jobs: dict[str, list[str]] = {}
+            for each, place in found:
+                jobs.setdefault(each, []).append(place)
+            index = [each for each, _ in found[:rank]].count(job)
+            memory.PROCESS.met[known] = cls(jobs=jobs, task=Task(job, index))
+        return memory.PROCESS.met[known]
 
     @classmethod
     def from_hosts(
@@ -301,16 +304,13 @@ def _from_membership(found: Membership, environ: Mapping[str, str], timeout_secs
                 "of them: the process of rank 0 listens there. If each should train by itself, "
                 "pass `cluster=kerasdist.Cluster.local()` or set TF_CONFIG={}."
             )
-        known = found, num_ps
-        if known not in memory.PROCESS.met:
-            memory.PROCESS.met[known] = Cluster.join(
-                found.address,
-                rank=found.rank,
-                num_processes=found.num_processes,
-                num_ps=num_ps,
-                timeout_secs=timeout_secs,
-            )
-        return memory.PROCESS.met[known]
+        return Cluster.join(
+            found.address,
+            rank=found.rank,
+            num_processes=found.num_processes,
+            num_ps=num_ps,
+            timeout_secs=timeout_secs,
+        )
 
 
 def _job_of(rank: int, num_processes: int, num_ps: int) -> str:

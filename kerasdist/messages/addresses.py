@@ -46,7 +46,7 @@ def _describe_taken_port(error: OSError, port: int, name: str) -> str:
         return (
             f"Port {port} of {name} is already in use on this machine, often by a process of an "
             "earlier run, because the task was started twice, or because the task itself has "
-            "started this process, which inherits its TF_CONFIG. "
+            "started this process, which inherits its variables. "
             f"`ss -ltnp 'sport = :{port}'` or `lsof -i :{port}` shows who holds it. Stop that "
             "process, give the task another port on every task, or set TF_CONFIG={} for a process "
             "that runs by itself."
@@ -119,6 +119,17 @@ def is_here(address: str) -> bool:
         OSError: Its name does not resolve.
     """
     return any(_can_bind(family, place) for family, _, _, _, place in _resolve(address))
+
+
+def is_taken_here(address: str) -> bool:
+    """Returns whether a process of this machine listens at an address; not if it is none."""
+    try:
+        if not is_here(address):
+            return False
+        connect(address).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _can_bind(family: int, place: Any) -> bool:

@@ -1,0 +1,61 @@
+"""What a process knows before the meeting."""
+
+import dataclasses
+import ipaddress
+import os
+
+from kerasdist.cluster.participant import Participant, facts_of_run
+from kerasdist.messages.address import split_address
+from kerasdist.messages.addresses import own_host
+
+TICK_SECS = 0.05
+# The verdict names everyone, so the others get the time to be part of it, and to hear it.
+VERDICT_SECS = 5.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What a process knows before it meets the others.
+
+    Attributes:
+        address: "host:port" at which the process of rank 0 listens.
+        rank: Which of the processes this one is, from 0.
+        num_processes: How many there are.
+        job: What this one is to be: "chief", "worker" or "ps".
+        port: The port at which TensorFlow will listen in it.
+    """
+
+    address: str
+    rank: int
+    num_processes: int
+    job: str
+    port: int
+
+    def participant(self, host: str) -> Participant:
+        """Returns what this process says of itself, which others know under a host."""
+        return Participant(
+            rank=self.rank,
+            num_processes=self.num_processes,
+            job=self.job,
+            address=f"{own_host(host)}:{self.port}",
+            called=split_address(self.address)[0],
+            run=facts_of_run(os.environ),
+        )
+
+    def describe_local_address(self) -> str:
+        """Returns what to know of an address that each machine has; "" for another one."""
+        host, _ = split_address(self.address)
+        if not is_loopback(host):
+            return ""
+        return (
+            f" {host} is each machine itself: if the processes are on several, give the name of "
+            "the one with rank 0."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is no other than the machine that calls it."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
