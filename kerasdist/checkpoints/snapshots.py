@@ -165,7 +165,7 @@ class Snapshots:
     def end(self) -> None:
         """Waits until everything is written, and lets go of what is traced."""
         self._last_step_function = None
-        self._writer.wait()
+        self._writer.end()
 
     def _write(self, progress: dict[str, Any], *, beside: bool) -> None:
         slots.make(self._model)  # Before the first step there are none.

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -12,10 +12,12 @@ from kerasdist.checkpoints import process_name
 from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.saved import Arrays, Record, SaveWeights, saver_of_copy
 from kerasdist.support import launch_note
+from kerasdist.support.background import in_background
 from kerasdist.support.users_line import warn
 
 # A program may call `fit` in a loop.
 _MOST_ENDS = 10
+_END_SECS = 120.0
 
 
 class Writer:
@@ -48,7 +50,7 @@ class Writer:
     ):
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
         self._monitor, self._mode, self._raises = monitor, mode, raises
-        self._writing: tuple[int, Future] | None = None
+        self._writing: tuple[int, futures.Future] | None = None
         # What is there already is of a process that is gone. A clock, which may have been corrected
         # since, does not tell.
         self._found, self._has_told = folder.newest_record(), False
@@ -74,10 +76,8 @@ class Writer:
         """Does the same in a thread, from a copy of the present arrays and weights in memory."""
         self.wait()
         arrays = {name: np.array(each) for name, each in arrays.items()}
-        pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         saver = saver_of_copy(save_weights)
-        self._writing = step, pool.submit(self._write, step, record, arrays, saver)
-        pool.shutdown(wait=False)
+        self._writing = step, in_background(self._write, step, record, arrays, saver)
 
     def wait(self) -> None:
         """Waits until the thread has written its checkpoint."""
@@ -85,6 +85,18 @@ class Writer:
             return
         (step, writing), self._writing = self._writing, None
         self._try(_named(step), writing.result)
+
+    def end(self) -> None:
+        """Does the same when `fit` has ended, but not for ever: a disk may hang.
+
+        What is still written then is what an error, such as the loss of a peer, has interrupted.
+        """
+        if self._writing is not None:
+            step, writing = self._writing
+            if not futures.wait([writing], _END_SECS).done:
+                self._writing = None
+                warn(f"{_named(step)} was not written to {self._folder.path!r} in {_END_SECS:g} s.")
+        self.wait()
 
     def describe_newest(self) -> str:
         """Returns which checkpoint there is if the last one could not be written."""

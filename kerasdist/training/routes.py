@@ -284,7 +284,8 @@ def _fit(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
     # TensorFlow waits for what runs on workers where a program sets its random seed.
     remote = deployment.of(strategy).remote
     freed = remote.occupation.ended_behind() if remote else contextlib.nullcontext()
-    with running_call.entered("fit", model, **known), peers.watched(strategy), freed:
+    # Watched also while it ends: where a thread has lost a peer, the watch ends this process.
+    with peers.watched(strategy), running_call.entered("fit", model, **known), freed:
         return _outside_scopes(original, model, *args, **kwargs)
 
 

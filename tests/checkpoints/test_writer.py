@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kerasdist.checkpoints import Folder, Writer
+from kerasdist.checkpoints import writer as writers
 from kerasdist.support import environment, launch_note
 from tests.warned import warned_by
 
@@ -132,6 +133,25 @@ def test_an_error_beside_the_training_is_raised_where_it_is_awaited(monkeypatch,
     with pytest.raises(OSError, match="No space"):
         ours.wait()
     ours.wait()  # Once.
+
+
+def test_the_end_waits_for_what_is_written_but_not_for_a_disk_that_hangs(monkeypatch, tmp_path):
+    goes_on, to_disk = threading.Event(), Folder.write
+
+    def hang(*arguments):
+        assert goes_on.wait(30)
+        to_disk(*arguments)
+
+    ours = writer(tmp_path)
+    write(ours, 1, beside=True)
+    ours.end()
+    assert Folder(str(tmp_path)).steps() == [1]
+    monkeypatch.setattr(Folder, "write", hang)
+    monkeypatch.setattr(writers, "_END_SECS", 0.1)
+    write(ours, 2, beside=True)
+    (told,) = warned_by(ours.end)
+    assert told == f"The checkpoint of step 2 was not written to '{tmp_path}' in 0.1 s."
+    goes_on.set()
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -7,6 +7,7 @@ interrupted.
 make test-kills KILLS=20
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -16,7 +17,9 @@ import tempfile
 import numpy as np
 import pytest
 
+from kerasdist.support.exit_codes import PEER_FAILED
 from tests.cluster import outcomes
+from tests.cluster.outcomes import of
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -123,6 +126,51 @@ KINDS = (
     {"is_dataset": False, "when": {"every_secs": 0.2}},
 )
 
+# The chief writes for seconds, and meanwhile the last of three workers is killed, of which the
+# others hear at once.
+WRITING = """
+import os, signal, sys, threading, time
+
+import keras
+import numpy as np
+
+import kerasdist
+from kerasdist.checkpoints import Folder
+
+folder, in_thread = {folder!r}, {in_thread}
+is_last = kerasdist.Cluster.from_env().worker_index == 2
+
+
+def write_slowly(self, step, *args):
+    open(os.path.join(folder, f"began-{{step}}"), "w").close()
+    time.sleep(3)
+    write(self, step, *args)
+
+
+class End(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.1)
+        if is_last and any(each.startswith("began") for each in os.listdir(folder)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train():
+    model.fit(np.ones((640, 2)), np.ones(640), batch_size=4, verbose=0, callbacks=callbacks)
+
+
+write, Folder.write = Folder.write, write_slowly
+with kerasdist.make_strategy(start_timeout_secs=60).scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+callbacks = [kerasdist.callbacks.Checkpoint(os.path.join(folder, "run"), every_secs=0.5), End()]
+if in_thread:
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+else:
+    train()
+"""
+
 
 def losses_of(draw):
     """Returns who ends at which number of workers, and when: one of 4, 2 of 3, and the last one."""
@@ -194,3 +242,28 @@ def test_lost_workers_leave_no_trace(outcome, request):
         np.testing.assert_allclose(found["history"][name], values, rtol=1e-6, atol=1e-6)
     for ours, theirs in zip(found["weights"], expected["weights"], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+def while_writing(*, in_thread):
+    """Kills a worker while the chief writes; the last output names what is in the folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        ended = outcomes.alone(WRITING.format(folder=folder, in_thread=in_thread), num_workers=3)
+        began = [name for name in os.listdir(folder) if name.startswith("began")]
+        names = [*began, *os.listdir(os.path.join(folder, "run"))]
+    return dataclasses.replace(ended, outputs=[*ended.outputs, " ".join(names)])
+
+
+def assert_written(outcome):
+    assert outcome.codes == [PEER_FAILED, PEER_FAILED, KILLED]
+    began, *written = outcome.outputs[-1].split()
+    assert written == [f"step-{int(began.removeprefix('began-')):08d}"], outcome.outputs
+
+
+@of(while_writing, in_thread=False)
+def test_what_the_chief_writes_is_written_before_it_ends(outcome):
+    assert_written(outcome)
+
+
+@of(while_writing, in_thread=True)
+def test_what_the_chief_writes_is_written_before_a_thread_ends_it(outcome):
+    assert_written(outcome)
