@@ -42,14 +42,14 @@ def start(address, said):
     """Starts a process of a rank; returns what becomes of it."""
     with ThreadPoolExecutor(8) as pool:
 
-        def start(rank, num_processes=2, *, job="worker", timeout_secs=300, at=address):
+        def start(rank, num_processes=2, *, num_ps=0, timeout_secs=300, at=address):
             def run():
                 with held_port(at, rank) as port:
                     told = Told(
                         address=at,
                         rank=rank,
                         num_processes=num_processes,
-                        job=job,
+                        num_ps=num_ps,
                         port=port,
                     )
                     patience = Patience(timeout_secs, report=said.append, clock=clock)
@@ -72,7 +72,7 @@ def called(address):
 def joining(address, rank, num_processes=2, **said):
     """A socket that says what a process would."""
     caller = called(address)
-    content = {"job": "worker", "address": "10.0.0.2:12", "called": "node-0", "run": {}, **said}
+    content = {"num_ps": 0, "address": "10.0.0.2:12", "called": "node-0", "run": {}, **said}
     message = {"kerasdist": "join", "rank": rank, "num_processes": num_processes, **content}
     caller.sendall(json.dumps(message).encode() + b"\n")
     return caller
@@ -95,19 +95,18 @@ def test_who_comes_late_hears_that_the_job_runs(start):
 
 
 def test_a_worker_of_parameter_servers_that_is_started_again_gets_its_cluster_again(start):
-    jobs = enumerate(["chief", "worker", "worker", "ps"])
-    first, *_ = results = [start(rank, 4, job=job) for rank, job in jobs]
+    first, *_ = results = [start(rank, 4, num_ps=1) for rank in range(4)]
     found = first.result()
     assert all(each.result() == found for each in results)
 
-    assert start(2, 4, job="worker").result() == found
+    assert start(2, 4, num_ps=1).result() == found
     with pytest.raises(ClusterStartError, match="takes nobody else in"):
-        start(3, 4, job="ps", timeout_secs=5).result()
+        start(3, 4, num_ps=1, timeout_secs=5).result()
 
 
 def test_a_second_process_of_a_rank_ends_soon_where_the_first_is_on_its_machine(start):
     first, second = start(0), start(1)
-    [_, (_, place)] = first.result()
+    [_, place] = first.result()
     second.result()
 
     # TensorFlow listens there then.
@@ -193,10 +192,18 @@ def test_two_living_processes_of_one_rank_are_an_error_however_far_apart(start):
             each.result(timeout=20)
 
 
+def test_all_hear_of_a_second_process_of_rank_0(start):
+    results = start(0, 3), start(1, 3), start(0, 3)
+
+    for each in results:
+        with pytest.raises(ClusterStartError, match="both have rank 0"):
+            each.result(timeout=20)
+
+
 def test_who_shares_the_machine_of_rank_0_is_known_under_its_name(start, address):
     first, neighbor = start(0, 3), start(1, 3)
     with joining(address, 2, 3) as caller:
-        [(_, host), (_, beside), (_, afar)] = first.result()
+        host, beside, afar = first.result()
 
         assert first_line(caller)
     assert neighbor.result() == first.result()
@@ -233,7 +240,7 @@ def test_a_wrong_secret_is_named_on_both_sides(start, monkeypatch):
     monkeypatch.setattr(meeting_guest, "from_env", lambda: b"wrong")
     first, second = start(0, timeout_secs=10), start(1, timeout_secs=10)
 
-    with pytest.raises(ClusterStartError, match=r"turned down:\n  From 127\.0\.0\.1: .*secret"):
+    with pytest.raises(ClusterStartError, match=r"turned down: from 127\.0\.0\.1: .*secret"):
         first.result()
     with pytest.raises(ClusterStartError, match="secret"):
         second.result()

@@ -139,19 +139,19 @@ class Cluster:
         check_int("rank", rank, at_least=0)
         check_int("num_ps", num_ps, at_least=0)
         check_positive("timeout_secs", timeout_secs)
-        job = _job_of(rank, num_processes, num_ps)
+        _check_ranks(rank, num_processes, num_ps)
         if num_processes == 1:
             return cls.local()
         known = address, rank, num_processes, num_ps
         if known not in memory.PROCESS.met:
-            found = meet(
-                address, rank=rank, num_processes=num_processes, job=job, timeout_secs=timeout_secs
+            addresses = meet(
+                address,
+                rank=rank,
+                num_processes=num_processes,
+                num_ps=num_ps,
+                timeout_secs=timeout_secs,
             )
-            jobs: dict[str, list[str]] = {}
-            for each, place in found:
-                jobs.setdefault(each, []).append(place)
-            index = [each for each, _ in found[:rank]].count(job)
-            memory.PROCESS.met[known] = cls(jobs=jobs, task=Task(job, index))
+            memory.PROCESS.met[known] = _of_ranks(addresses, rank, num_ps)
         return memory.PROCESS.met[known]
 
     @classmethod
@@ -313,25 +313,28 @@ def _from_membership(found: Membership, environ: Mapping[str, str], timeout_secs
         )
 
 
-def _job_of(rank: int, num_processes: int, num_ps: int) -> str:
-    """Returns what a process is to be.
+def _of_ranks(addresses: Sequence[str], rank: int, num_ps: int) -> Cluster:
+    """Returns the cluster of processes that are numbered: the last ones are parameter servers."""
+    jobs, tasks = {}, []
+    for number, address in enumerate(addresses):
+        is_ps = number >= len(addresses) - num_ps
+        job = "ps" if is_ps else "chief" if num_ps and number == 0 else "worker"
+        tasks.append(Task(job, len(jobs.setdefault(job, []))))
+        jobs[job].append(address)
+    return Cluster(jobs=jobs, task=tasks[rank])
 
-    Raises:
-        ValueError: There is no such process, or there are too few.
-    """
+
+def _check_ranks(rank: int, num_processes: int, num_ps: int) -> None:
     if rank >= num_processes:
         raise ValueError(
             "`rank` must be less than `num_processes`; it counts them from 0. Received: "
             f"rank={rank}, num_processes={num_processes}."
         )
-    if not num_ps:
-        return "worker"
-    if num_processes < num_ps + 2:
+    if num_ps and num_processes < num_ps + 2:
         raise ValueError(
             "Parameter servers need a chief and a worker beside them. Received: "
             f"num_processes={num_processes}, num_ps={num_ps}. Start {num_ps + 2} or more."
         )
-    return "chief" if rank == 0 else "worker" if rank < num_processes - num_ps else "ps"
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Cluster:

@@ -15,15 +15,15 @@ from kerasdist.support.terminal import say
 
 
 def meet(
-    address: str, *, rank: int, num_processes: int, job: str, timeout_secs: float
-) -> list[tuple[str, str]]:
-    """Returns the job and "host:port" of every process, by rank, once all have come.
+    address: str, *, rank: int, num_processes: int, num_ps: int, timeout_secs: float
+) -> list[str]:
+    """Returns "host:port" of every process, by rank, once all have come.
 
     Args:
         address: "host:port" at which the process of rank 0 listens.
         rank: Which of the processes this one is, from 0.
         num_processes: How many there are.
-        job: What this one is to be: "chief", "worker" or "ps".
+        num_ps: How many of them are parameter servers: the last ranks.
         timeout_secs: How long to wait for the others.
 
     Raises:
@@ -37,7 +37,7 @@ def meet(
             address=address,
             rank=rank,
             num_processes=num_processes,
-            job=job,
+            num_ps=num_ps,
             port=port,
         )
         patience = Patience(timeout_secs, report=say, clock=time.monotonic)

@@ -1,6 +1,5 @@
 """The part of a process in the meeting that calls the one of rank 0."""
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,32 +30,23 @@ class Guest:
     def __init__(self, told: Told, patience: Patience, clock: Callable[[], float]):
         self._told, self._patience, self._clock = told, patience, clock
         self._contact = Contact("the process of rank 0", told.address, clock=clock)
-        self._found: list[tuple[str, str]] | None = None
+        self._answer: list[str] | str | None = None
         self._declined_at: float | None = None
         self._is_answered = False
 
-    def meet(self) -> list[tuple[str, str]]:
-        """Returns the job and "host:port" of every process, by rank.
+    def meet(self) -> list[str]:
+        """Returns "host:port" of every process, by rank.
 
         Raises:
             ValueError: The secret is none.
             ClusterStartError: The process of rank 0 says that they do not fit together or have not
                 come in time, or it says nothing in time.
         """
-        with Connections(None, clock=self._clock, shared_key=from_env()) as connections:
-            try:
-                return self._ask(connections)
-            finally:
-                self._contact.close()
-
-    def _ask(self, connections: Connections) -> list[tuple[str, str]]:
-        while not self._is_late():
-            self._contact.keep_calling(connections, self._greeting)
-            for connection, message in connections.receive(TICK_SECS):
-                self._hear(connections, connection, message)
-            if self._found is not None:
-                return self._found
-            self._patience.report(str(self._contact))
+        answer = self.ask()
+        if isinstance(answer, list):
+            return answer
+        if answer is not None:
+            raise ClusterStartError(answer)
         hint = "" if self._is_answered else self._told.describe_local_address()
         raise ClusterStartError(
             f"The process of rank 0 has not let this one, of rank {self._told.rank}, in within "
@@ -64,6 +54,19 @@ class Guest:
             f"{self._contact.status}. Start it, or read in its log why it ended; check the "
             f"address, and that this machine reaches it.{hint}"
         )
+
+    def ask(self) -> list[str] | str | None:
+        """Returns where all are, or why they do not meet; None if there was no answer in time."""
+        with Connections(None, clock=self._clock, shared_key=from_env()) as connections:
+            try:
+                while self._answer is None and not self._is_late():
+                    self._contact.keep_calling(connections, self._greeting)
+                    for connection, message in connections.receive(TICK_SECS):
+                        self._hear(connections, connection, message)
+                    self._patience.report(str(self._contact))
+            finally:
+                self._contact.close()
+        return self._answer
 
     def _is_late(self) -> bool:
         more = VERDICT_SECS if self._contact.connection else 0
@@ -77,10 +80,9 @@ class Guest:
         connection.answer_by = self._clock() + _SILENCE_SECS
         match message:
             case {"kerasdist": "cluster", "found": [*found]}:
-                with contextlib.suppress(TypeError, ValueError):  # Of something else.
-                    self._found = [(str(job), str(address)) for job, address in found]
+                self._answer = [str(address) for address in found]
             case {"kerasdist": "stop", "reason": reason}:
-                raise ClusterStartError(str(reason))
+                self._answer = str(reason)
             case {"kerasdist": "declined", "reason": reason}:
                 connections.drop(connection, str(reason))
                 self._check_is_first(str(message.get("address", "")))
@@ -89,14 +91,14 @@ class Guest:
                 connection.send(self._greeting(connection))
 
     def _check_is_first(self, address: str) -> None:
-        """Raises a ClusterStartError in a second process of this rank, on the same machine."""
+        """Gives up in a second process of this rank on the same machine."""
         if not is_taken_here(address):
             self._declined_at = None
             return
         now = self._patience.secs
         self._declined_at = now if self._declined_at is None else self._declined_at
         if now >= self._declined_at + _STAYS_SECS:
-            raise ClusterStartError(
+            self._answer = (
                 f"The job runs already, and its process of rank {self._told.rank} is on this "
                 f"machine, at {address}. Often that has started this one, which inherits its "
                 "variables. Set TF_CONFIG={} for a process that runs by itself, or end the other."

@@ -5,9 +5,11 @@ runs already, and a worker of parameter servers that was started again gets its 
 """
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kerasdist.cluster.meeting_guest import Guest
 from kerasdist.cluster.participant import Participant, describe_other_run
 from kerasdist.cluster.told import TICK_SECS, VERDICT_SECS, Told, is_loopback
 from kerasdist.messages.address import bracketed, split_address
@@ -18,6 +20,7 @@ from kerasdist.messages.patience import Patience
 from kerasdist.messages.shared_key import from_env
 from kerasdist.support import environment
 from kerasdist.support.background import in_background
+from kerasdist.support.terminal import say
 
 _MOST_NAMED = 8
 # A process whose machine has died since it came must not be counted on.
@@ -41,16 +44,15 @@ class Host:
         self._problems: dict[str, None] = {}
         self._is_here = in_background(is_here, told.address)
 
-    def meet(self) -> list[tuple[str, str]]:
-        """Returns the job and "host:port" of every process, by rank.
+    def meet(self) -> list[str]:
+        """Returns "host:port" of every process, by rank.
 
         Raises:
             ValueError: The secret is none.
             ClusterStartError: They have not come in time, or do not fit together, or the port is
                 taken. All that are here hear it.
         """
-        key, address = from_env(), self._told.address
-        listener = listen(address, name=f"the process of rank 0 ({address})")
+        key, listener = from_env(), self._listen()
         connections = Connections(listener, clock=self._clock, shared_key=key)
         try:
             self._gather(connections)
@@ -66,6 +68,20 @@ class Host:
         os.register_at_fork(after_in_child=listener.close)
         in_background(_attend, connections, self._own, found)
         return found
+
+    def _listen(self) -> socket.socket:
+        address = self._told.address
+        try:
+            return listen(address, name=f"the process of rank 0 ({address})")
+        except ClusterStartError:
+            # Another one of rank 0 may be there, which gathers: then all are to hear of this one.
+            patience = Patience(
+                min(self._patience.timeout_secs, VERDICT_SECS), report=say, clock=self._clock
+            )
+            verdict = Guest(self._told, patience, clock=self._clock).ask()
+            if isinstance(verdict, str):
+                raise ClusterStartError(verdict) from None
+            raise
 
     def _gather(self, connections: Connections) -> None:
         decide_at = self._patience.timeout_secs
@@ -132,11 +148,13 @@ class Host:
 
     def _problem_of(self, theirs: Participant) -> str:
         name = f"the process at {theirs.address}"
-        if theirs.num_processes != self._told.num_processes:
-            return (
-                f"{name}, of rank {theirs.rank}, was told num_processes={theirs.num_processes}, "
-                f"and that of rank 0 num_processes={self._told.num_processes}."
-            )
+        for told in ("num_processes", "num_ps"):
+            here, there = getattr(self._own, told), getattr(theirs, told)
+            if here != there:
+                return (
+                    f"{name}, of rank {theirs.rank}, was told {told}={there}, and that of rank 0 "
+                    f"{told}={here}."
+                )
         if not 0 <= theirs.rank < self._told.num_processes:
             return f"{name} has rank {theirs.rank}, of {self._told.num_processes} processes."
         if theirs.rank == 0 or self._is_present(theirs.rank):
@@ -146,18 +164,18 @@ class Host:
         return ""
 
     def _describe_problems(self) -> str:
-        lines = "".join(f"\n  {problem[0].upper()}{problem[1:]}" for problem in self._problems)
-        return f"The processes that meet at {self._told.address} do not fit together.{lines}"
+        problems = " And ".join(self._problems)
+        return f"The processes that meet at {self._told.address} do not fit together: {problems}"
 
     def _describe_missing(self, missing: list[int], connections: Connections) -> str:
         told, secs = self._told, f"{self._patience.timeout_secs:g} s"
-        refused = [f"\n  From {host}: {why}." for host, why in connections.turned_away.items()]
+        refused = [f"from {host}: {why}" for host, why in connections.turned_away.items()]
         return (
             f"Only {told.num_processes - len(missing)} of {told.num_processes} processes have "
             f"come to {told.address} within {secs}. Missing: {_names(missing)}. "
             "Start them, or read in their logs why they ended; check that their machines reach "
             f"this address.{self._describe_own_address()}"
-            f"{' Calls that were turned down:' if refused else ''}{''.join(refused)}"
+            f"{' Calls that were turned down: ' if refused else ''}{'; '.join(refused)}"
         )
 
     def _describe_own_address(self) -> str:
@@ -170,22 +188,20 @@ class Host:
             "correct only behind NAT or a service."
         )
 
-    def _found(self) -> list[tuple[str, str]]:
+    def _found(self) -> list[str]:
         guests = [self._present[rank][1] for rank in range(1, self._told.num_processes)]
         # The others know the host of this process; it may know itself by no name at all.
         from_afar = [each for each in guests if not is_loopback(_host_of(each.address))]
         called = bracketed((from_afar or guests)[0].called)
         host = _host_of(self._own.address) if os.environ.get(environment.HOST) else called
-        places = [_place(each, host) for each in guests]
-        jobs = [self._own.job, *(each.job for each in guests)]
-        return list(zip(jobs, [f"{host}:{self._told.port}", *places], strict=True))
+        return [f"{host}:{self._told.port}", *(_place(each, host) for each in guests)]
 
     def _tell_all(self, connections: Connections, kind: str, **content: Any) -> None:
         for connection in connections.tasks():
             connection.send({"kerasdist": kind, **content})
 
 
-def _attend(connections: Connections, own: Participant, found: list[tuple[str, str]]) -> None:
+def _attend(connections: Connections, own: Participant, found: list[str]) -> None:
     """Answers those who call later, for as long as this process lives."""
     while True:
         for connection, message in connections.receive(_LATER_TICK_SECS):
@@ -197,20 +213,19 @@ def _attend(connections: Connections, own: Participant, found: list[tuple[str, s
 
 
 def _answer_later(
-    connection: Connection, own: Participant, theirs: Participant, found: list[tuple[str, str]]
+    connection: Connection, own: Participant, theirs: Participant, found: list[str]
 ) -> None:
     other_run = describe_other_run(own.run, theirs.run)
-    known = found[theirs.rank] if 0 < theirs.rank < len(found) else ("", "")
-    is_replaceable = theirs.job == "worker" and any(job == "ps" for job, _ in found)
-    place = _place(theirs, _host_of(found[0][1]))
+    known = found[theirs.rank] if 0 < theirs.rank < len(found) else ""
+    is_replaceable = own.num_ps > 0 and theirs.rank < len(found) - own.num_ps
     if other_run or theirs.num_processes != len(found):
         _decline(connection, other_run or f"a job of {len(found)} processes runs there already")
-    elif is_replaceable and known == (theirs.job, place):
+    elif is_replaceable and known == _place(theirs, _host_of(found[0])):
         connection.introduce(theirs)
         connection.send({"kerasdist": "cluster", "found": found})
     else:
         reason = "the job runs there already and takes nobody else in"
-        _decline(connection, reason, address=known[1])
+        _decline(connection, reason, address=known)
 
 
 def _decline(connection: Connection, reason: str, **content: str) -> None:

@@ -19,7 +19,7 @@ class Participant:
     Attributes:
         rank: Which of the processes it is, from 0.
         num_processes: How many there are, as it was told.
-        job: Its part: "chief", "worker" or "ps".
+        num_ps: How many of them are parameter servers, as it was told: the last ranks.
         address: "host:port" where TensorFlow is to reach it.
         called: The host that it has called, under which rank 0 is known.
         run: What tells its run from others.
@@ -27,7 +27,7 @@ class Participant:
 
     rank: int
     num_processes: int
-    job: str
+    num_ps: int
     address: str
     called: str
     run: Mapping[str, str]
@@ -41,8 +41,8 @@ class Participant:
     def from_message(cls, message: Mapping[str, Any]) -> "Participant | None":
         """Returns what a process says, or None if it is not what one would say."""
         content: dict[str, Any] = {name: message.get(name) for name in cls.__dataclass_fields__}
-        texts = dict.fromkeys(("job", "address", "called"), str)
-        kinds = {"rank": int, "num_processes": int, "run": dict, **texts}
+        numbers = dict.fromkeys(("rank", "num_processes", "num_ps"), int)
+        kinds = {**numbers, "address": str, "called": str, "run": dict}
         if any(not isinstance(content[name], kind) for name, kind in kinds.items()):
             return None
         return cls(**content)

@@ -21,14 +21,14 @@ class Told:
         address: "host:port" at which the process of rank 0 listens.
         rank: Which of the processes this one is, from 0.
         num_processes: How many there are.
-        job: What this one is to be: "chief", "worker" or "ps".
+        num_ps: How many of them are parameter servers: the last ranks.
         port: The port at which TensorFlow will listen in it.
     """
 
     address: str
     rank: int
     num_processes: int
-    job: str
+    num_ps: int
     port: int
 
     def participant(self, host: str) -> Participant:
@@ -36,7 +36,7 @@ class Told:
         return Participant(
             rank=self.rank,
             num_processes=self.num_processes,
-            job=self.job,
+            num_ps=self.num_ps,
             address=f"{own_host(host)}:{self.port}",
             called=split_address(self.address)[0],
             run=facts_of_run(os.environ),
