@@ -294,11 +294,25 @@ def _show(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _workers(text: str) -> int | tuple[int, int]:
+    fewest, colon, most = text.partition(":")
+    try:
+        return (int(fewest), int(most)) if colon else int(fewest)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"`--workers` must be a number, such as 4, or a range, such as 1:4. Received: {text!r}."
+        ) from None
+
+
 _COUNT = {"type": int, "metavar": "N"}
 _SECS = {"type": float, "metavar": "SECS"}
 # By the setting of the launcher that each is for.
 _LAUNCH_FLAGS: dict[str, tuple[str, str, dict]] = {
-    "num_workers": ("--workers", "workers", _COUNT),
+    "num_workers": (
+        "--workers",
+        "workers; of 1:4, the job goes on with those that are left if one is lost",
+        {"type": _workers, "metavar": "N or MIN:MAX"},
+    ),
     "num_ps": ("--ps", "parameter servers, with a chief", _COUNT),
     "chief": ("--chief", "a chief in addition to the workers", {"action": "store_true"}),
     "evaluator": ("--evaluator", "an evaluator as well", {"action": "store_true"}),
@@ -310,11 +324,22 @@ _LAUNCH_FLAGS: dict[str, tuple[str, str, dict]] = {
     ),
     "max_restarts": (
         "--max-restarts",
-        "restarts of the whole cluster; with --ps, of a lost worker too",
+        "restarts of the whole cluster; with --ps, of a lost worker too; with a range of workers, "
+        "in a row without a new checkpoint (default: 0; 3 with a range)",
         _COUNT,
     ),
     "grace_secs": ("--grace-secs", "time to end after TERM, before KILL", _SECS),
     "timeout_secs": ("--timeout-secs", "time for everything", _SECS),
+    "start_timeout_secs": (
+        "--start-timeout-secs",
+        "with a range, time to wait while fewer than MIN workers can run",
+        _SECS,
+    ),
+    "resize_secs": (
+        "--resize-secs",
+        "with a range, time after which a lost worker comes back",
+        _SECS,
+    ),
     "frozen_timeout_secs": ("--frozen-timeout-secs", "time a task may be halted", _SECS),
     "log_dir": (
         "--log-dir",

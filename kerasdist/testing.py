@@ -21,8 +21,9 @@ from typing import Any
 
 from kerasdist.cluster import Task
 from kerasdist.launcher import Settings, function_program
+from kerasdist.launcher.here import run_here
 from kerasdist.launcher.launch import signals_end_the_launch
-from kerasdist.launcher.supervisor import Supervisor, describe_timeout
+from kerasdist.launcher.reports import describe_timeout
 from kerasdist.processes.guard import ISOLATED, Guard
 from kerasdist.processes.result import TaskResult
 from kerasdist.support.exit_codes import TIMED_OUT
@@ -103,14 +104,13 @@ def run_cluster(
             log_dir=guard.folder / "logs",
             network=network,
         )
-        supervisor = Supervisor(
+        result, _ = run_here(
             _command(program, guard.folder),
             settings,
             guard=guard,
             stream=io.StringIO(),
             for_all=not stop_on_failure,
         )
-        result = supervisor.run()
         if result.exit_code == TIMED_OUT and not result.root_cause:
             raise TimeoutError(describe_timeout(result))
         return _outputs(result.tasks, guard.folder)

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, Unpack, overload
 
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
-from kerasdist.launcher.supervisor import Supervisor, describe_timeout
+from kerasdist.launcher.here import run_here
+from kerasdist.launcher.reports import describe_timeout
 from kerasdist.processes.guard import ISOLATED, Guard
 from kerasdist.processes.result import LaunchResult
 from kerasdist.processes.settings import Settings, SettingsOfLaunch
@@ -46,15 +47,17 @@ def launch(program: Callable[[], Value], **settings: Unpack[SettingsOfLaunch]) -
 def launch(
     program: Any,
     *,
-    num_workers: int = 2,
+    num_workers: int | tuple[int, int] = 2,
     num_ps: int = 0,
     chief: bool = False,
     evaluator: bool = False,
     num_clones: int = 1,
     num_backup_workers: int | None = None,
-    max_restarts: int = 0,
+    max_restarts: int | None = None,
     grace_secs: float = 10.0,
     timeout_secs: float | None = None,
+    start_timeout_secs: float = 300.0,
+    resize_secs: float = 60.0,
     frozen_timeout_secs: float = 60.0,
     log_dir: str | os.PathLike[str] | None = None,
     network: str = "isolated",
@@ -70,7 +73,9 @@ def launch(
         program: A command and its arguments, or a function without arguments. A script may be given
             without `python`. A function runs in fresh Python processes, and may be defined in a
             notebook. Give it arguments with `functools.partial`.
-        num_workers: Workers.
+        num_workers: Workers; or a range, (1, 4), in which the job goes on with those that are left
+            if one is lost, and with more again later. It needs a `Checkpoint`, from which each
+            start goes on.
         num_ps: Parameter servers. With them there is a chief, which workers and parameter servers
             serve; they have some seconds to end by themselves when it is done.
         chief: Whether there is a chief in addition to the workers, even without parameter servers.
@@ -80,12 +85,19 @@ def launch(
             mean of the gradients of all but so many of them, and does not wait for the slowest. 0
             waits for all. None leaves it to the program, where asynchronous workers are the
             default; `make_strategy` reads it from KERASDIST_NUM_BACKUP_WORKERS.
-        max_restarts: How often the whole cluster is started again after a failure. Exit code 2, or
-            the same error of the program twice in a row, ends the launch at once. With parameter
-            servers, a worker that is lost is started again alone, up to the same number of times.
+        max_restarts: How often the whole cluster is started again after a failure; 0 by default.
+            Exit code 2, or the same error of the program twice in a row, ends the launch at once.
+            With parameter servers, a worker that is lost is started again alone, up to the same
+            number of times. With a range of workers, how often in a row without a new checkpoint
+            in between; 3 by default.
         grace_secs: Time to end after TERM, before KILL. Also the time that the others have to end
             by themselves if a task says that a peer failed: one of them had the error.
         timeout_secs: Time for everything, restarts included; no limit by default.
+        start_timeout_secs: With a range of workers, how long the job waits while fewer than the
+            fewest can run.
+        resize_secs: With a range of workers, after how long the place of a lost one comes back, and
+            how long one that comes back waits for the next checkpoint before the others are told to
+            save.
         frozen_timeout_secs: How long a task may be halted (SIGSTOP) before it is killed.
         log_dir: Directory of the log files; `kerasdist_logs/<run id>` by default.
         network: "isolated": the cluster has its own network if the system allows it, since
@@ -120,6 +132,8 @@ def launch(
         max_restarts=max_restarts,
         grace_secs=grace_secs,
         timeout_secs=timeout_secs,
+        start_timeout_secs=start_timeout_secs,
+        resize_secs=resize_secs,
         frozen_timeout_secs=frozen_timeout_secs,
         log_dir=log_dir,
         network=network,
@@ -128,7 +142,7 @@ def launch(
         return _launch_function(program, settings)
     command = checked(program)
     with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
-        return Supervisor(command, settings, guard=guard, stream=sys.stdout).run()
+        return run_here(command, settings, guard=guard, stream=sys.stdout)[0]
 
 
 @contextlib.contextmanager
@@ -155,10 +169,9 @@ def _launch_function(function: Callable, settings: Settings):
     title = f"{getattr(function, '__qualname__', repr(function))}()"
     with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
         program = function_program.pack(function, guard.folder)
-        supervisor = Supervisor(program, settings, guard=guard, stream=sys.stdout, title=title)
-        result = supervisor.run()
+        result, end = run_here(program, settings, guard=guard, stream=sys.stdout, title=title)
         if result.exit_code == TIMED_OUT and not result.root_cause:
             raise TimeoutError(describe_timeout(result))
-        if result.root_cause:
-            raise LaunchError(supervisor.describe_end(result), result)
+        if result.exit_code:
+            raise LaunchError(end, result)
         return function_program.values_of([ended.task for ended in result.tasks], guard.folder)

@@ -30,19 +30,19 @@ class Outcome:
             137, as if it had been killed.
         root_cause: The task that failed first there; None if none did.
         failure: How it failed, without a full stop: "worker 1 failed with exit code 1".
-        error: What its program said at the end, if it ended with an error of its own; the same
-            text twice means that another attempt is in vain.
+        error: What its program said at the end, perhaps nothing, if it ended with an error of its
+            own (exit code 1), else None; the same text twice means that another attempt is in vain.
         details: Lines for the user about the failure: the error, and where the output is.
         lost: Tasks that failed while the job went on without them, as it does with parameter
             servers.
-        unfinished: Tasks that still ran when the leader called `stop`.
+        unfinished: Tasks that still ran when the leader called `stop`, if that was why they ended.
         has_joined: Whether a task has called `make_strategy`.
     """
 
-    tasks: tuple[TaskResult, ...]
+    tasks: tuple[TaskResult, ...] = ()
     root_cause: TaskResult | None = None
     failure: str = ""
-    error: str = ""
+    error: str | None = None
     details: tuple[str, ...] = ()
     lost: tuple[Task, ...] = ()
     unfinished: tuple[Task, ...] = ()

@@ -6,7 +6,7 @@ import os
 import random
 import resource
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from kerasdist.cluster import Task
@@ -22,15 +22,19 @@ _MOST_TASKS = 1000  # Far more than a machine has cores.
 _OTHER_FILES = 50  # Open in the launcher in addition to the log of each task.
 
 
-def tasks_of(settings: Settings) -> list[Task]:
+def tasks_of(settings: Settings, *, num_workers: int | None = None) -> list[Task]:
     """Returns the tasks in the order chief, workers, ps, evaluator.
+
+    Args:
+        settings: Those of the launch.
+        num_workers: How many workers; the most that may ever run by default.
 
     Raises:
         UsageError: They are more than this machine can run.
     """
     counts = {
         "chief": int(settings.has_chief),
-        "worker": settings.num_workers,
+        "worker": settings.most_workers if num_workers is None else num_workers,
         "ps": settings.num_ps,
         "evaluator": int(settings.evaluator),
     }
@@ -52,15 +56,13 @@ def _check_room(num_tasks: int):
         )
 
 
-def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
-    """Returns an address on this machine for each task of the cluster; an evaluator has none.
+def free_addresses(number: int) -> list[str]:
+    """Returns so many addresses on this machine.
 
     Raises:
-        UsageError: There are fewer free ports than tasks.
+        UsageError: There are fewer free ports.
     """
-    members = [task for task in tasks if task.job != "evaluator"]
-    ports = _free_ports(len(members))
-    return {task: f"127.0.0.1:{port}" for task, port in zip(members, ports, strict=True)}
+    return [f"127.0.0.1:{port}" for port in _free_ports(number)]
 
 
 def addresses_of_this_machine() -> list[str]:
@@ -108,6 +110,9 @@ def task_environment(
             "" if settings.num_backup_workers is None else str(settings.num_backup_workers)
         ),
         environment.NUM_TASKS: str(len(addresses) + settings.evaluator),
+        environment.WORKERS: (
+            f"{settings.fewest_workers}:{settings.most_workers}" if settings.is_elastic else ""
+        ),
         environment.RESTART_COUNT: str(num_restarts),
         environment.RUN_ID: run_id,
         environment.NOTE: str(note),

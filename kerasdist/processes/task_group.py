@@ -1,4 +1,7 @@
-"""Starts the tasks of one attempt together, watches them, and stops them together."""
+"""Starts the tasks of one attempt together, watches them, and stops them together.
+
+Nothing here waits: who watches a group looks again and again, and meanwhile at others.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +15,6 @@ from kerasdist.processes.task_log import LogReader
 from kerasdist.processes.task_process import TaskProcess
 from kerasdist.support.exit_codes import PEER_FAILED, USAGE
 
-_POLL_SECS = 0.05
 _FROZEN_POLL_SECS = 0.25
 _NAMED_HALT_SECS = 1.0
 _LEAVE_SECS = 5.0  # Tasks that the chief has told to end have so long.
@@ -27,6 +29,12 @@ class TaskGroup:
         start: Starts a task, also anew; returns its process.
         folder: Value of KERASDIST_LAUNCH_FOLDER in every task, and in what these start.
         console: Shows the output.
+        for_all: Whether a failed task leaves the others running until they end by themselves,
+            those that serve, too.
+
+    Attributes:
+        unfinished: Tasks that still ran when `stop` was called, if that was why they ended.
+        has_ended: Whether all has ended.
     """
 
     def __init__(
@@ -36,11 +44,13 @@ class TaskGroup:
         *,
         folder: Path,
         console: Console,
+        for_all: bool = False,
     ):
         self._settings = settings
         self._start = start
         self._folder = folder
         self._console = console
+        self._for_all = for_all
         self._processes: list[TaskProcess] = []
         self._readers: dict[Task, LogReader] = {}
         self._failures: list[TaskProcess] = []  # The earliest is the first.
@@ -49,16 +59,16 @@ class TaskGroup:
         self._failed_at = 0.0
         self._frozen_since: dict[Task, float] = {}
         self._frozen_checked = 0.0
+        self._is_done = False  # Whatever becomes of those that serve is no failure.
+        self._leave_by: float | None = None
+        self._kill_at: float | None = None  # None until all are told to end.
+        self.unfinished: Sequence[Task] = ()
+        self.has_ended = False
 
     @property
     def processes(self) -> Sequence[TaskProcess]:
         """All that were started."""
         return self._processes
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a task failed until now."""
-        return bool(self._failures)
 
     @property
     def lost(self) -> Sequence[Task]:
@@ -71,68 +81,88 @@ class TaskGroup:
             self._readers[task] = LogReader(log)
             self._processes.append(self._start(task))
 
-    def wait(self, deadline: float, *, for_all: bool = False) -> bool:
-        """Waits until the cluster is done or a task fails.
+    def look(self) -> bool:
+        """Shows what is new, and ends what has to end; it never waits for a task.
 
-        Args:
-            deadline: Time of `time.monotonic` at which to give up.
-            for_all: Whether to wait for the other tasks if one fails, and for those that serve.
+        Once the cluster is done or a task has failed, those that still run are stopped.
 
         Returns:
-            Whether this was before the deadline.
+            Whether all has ended, also what the tasks started.
         """
-        while time.monotonic() < deadline:
-            self._kill_long_frozen()
-            # Asked before looking: a task that fails in between must not pass for done.
-            is_over = self._is_over(for_all=for_all)
+        if self._kill_at is None:
+            self._look_while_running()
+        elif not self.has_ended:
             self._look()
-            if is_over or (self._failures and not for_all and self._is_cause_out()):
-                return True
-            self._replace_lost_workers()
-            time.sleep(_POLL_SECS)
-        return False
+        if self._kill_at is not None and not self.has_ended:
+            is_running = any(process.is_running for process in self._processes)
+            if not is_running or time.monotonic() >= self._kill_at:
+                self._end()
+        return self.has_ended
 
     def stop(self) -> None:
-        """Ends what still runs: TERM, after the grace time KILL; also what the tasks started."""
-        if self._is_over() and not self._failures:
-            # What serves hears from the chief, and ends by itself.
-            self._look_until_ended(self._processes, min(_LEAVE_SECS, self._settings.grace_secs))
-        running = [process for process in self._processes if process.is_running]
-        for process in running:
+        """Begins the end: TERM to what still runs. `look` sends KILL after the grace time."""
+        if self._kill_at is None and self._leave_by is None:
+            self.unfinished = [each.task for each in self._processes if each.is_running]
+        self._begin_end()
+
+    def _begin_end(self) -> None:
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._settings.grace_secs
+        for process in (each for each in self._processes if each.is_running):
             # If a peer failed, one that is halted is the cause; and it would not hear TERM.
             if self._failures and process.is_frozen:
                 process.kill_frozen()
             else:
                 process.terminate()
-        self._look_until_ended(running, self._settings.grace_secs)
-        for process in running:
+
+    def _look_while_running(self) -> None:
+        self._kill_long_frozen()
+        # Asked before looking: a task that fails in between must not pass for done.
+        is_over = self._is_over()
+        self._look()
+        if self._failures and not self._for_all and self._is_cause_out():
+            self._begin_end()
+        elif is_over:
+            self._look_at_what_serves()
+        else:
+            self._replace_lost_workers()
+
+    def _look_at_what_serves(self) -> None:
+        """Stops what serves a chief that is done, unless it ends by itself in some seconds."""
+        if self._leave_by is None:
+            self._leave_by = time.monotonic() + min(_LEAVE_SECS, self._settings.grace_secs)
+            self._is_done = not self._failures
+        is_running = any(process.is_running for process in self._processes)
+        if self._failures or not is_running or time.monotonic() >= self._leave_by:
+            self._begin_end()
+
+    def _end(self) -> None:
+        for process in self._processes:
             process.kill()
         guard.kill_all(self._folder)
         self._look()
-        self._show_remaining_output()
+        for task, reader in self._readers.items():
+            for line in reader.close():
+                self._console.show_line(task, line)
+            self._console.show_end(task)
+        self._readers = {}
+        self.has_ended = True
 
     def root_cause(self) -> TaskProcess | None:
         """Returns the task that failed first; a failed peer is a consequence, if anything else is.
 
-        Call it after `stop`.
+        Call it when all has ended.
         """
         # `min` takes the first of several.
-        return min(
-            self._failures, key=lambda process: process.exit_code == PEER_FAILED, default=None
-        )
+        failures = [] if self._is_done else self._failures
+        return min(failures, key=lambda process: process.exit_code == PEER_FAILED, default=None)
 
-    def _is_over(self, *, for_all: bool = False) -> bool:
+    def _is_over(self) -> bool:
         # With parameter servers, both these and the workers serve the chief.
-        serving = ("ps", "worker") if self._settings.num_ps and not for_all else ()
+        serving = ("ps", "worker") if self._settings.num_ps and not self._for_all else ()
         return not any(
             process.is_running for process in self._processes if process.task.job not in serving
         )
-
-    def _look_until_ended(self, processes: Sequence[TaskProcess], secs: float) -> None:
-        deadline = time.monotonic() + secs
-        while any(process.is_running for process in processes) and time.monotonic() < deadline:
-            self._look()
-            time.sleep(_POLL_SECS)
 
     def _replace_lost_workers(self) -> None:
         """Restarts lost workers of a job with parameter servers, or says that they are lost."""
@@ -141,7 +171,7 @@ class TaskGroup:
                 continue
             self._lost.append(process)
             if not self._may_start_again(process):
-                hint = "" if self._settings.max_restarts else " --max-restarts starts it again."
+                hint = "" if self._settings.most_restarts else " --max-restarts starts it again."
                 self._console.say(
                     f"{process.describe_failure()}. The job goes on without it.{hint}"
                 )
@@ -150,7 +180,7 @@ class TaskGroup:
             self._num_restarts[process.task] = count
             self._console.say(
                 f"{process.describe_failure()}. The job goes on, and this worker starts again, "
-                f"{count} of {self._settings.max_restarts}."
+                f"{count} of {self._settings.most_restarts}."
             )
             self._processes[position] = self._start(process.task)
 
@@ -180,7 +210,7 @@ class TaskGroup:
         return (
             process.failed
             and process.exit_code not in (USAGE, PEER_FAILED)
-            and self._num_restarts.get(process.task, 0) < self._settings.max_restarts
+            and self._num_restarts.get(process.task, 0) < self._settings.most_restarts
         )
 
     def _is_cause_out(self) -> bool:
@@ -221,13 +251,6 @@ class TaskGroup:
             is_member = process.task.job != "evaluator"
             if is_member and process.exit_code == 0 and not process.is_waiting:
                 process.note_missed_by(waiting[0])
-
-    def _show_remaining_output(self) -> None:
-        for task, reader in self._readers.items():
-            for line in reader.close():
-                self._console.show_line(task, line)
-            self._console.show_end(task)
-        self._readers = {}
 
     def _kill_long_frozen(self) -> None:
         now = time.monotonic()

@@ -121,8 +121,8 @@ class TaskProcess:
             return False
 
     def terminate(self) -> None:
-        """Asks the task and its children to end."""
-        if self.is_running:
+        """Asks the task and its children to end, once."""
+        if self.is_running and not self._was_told_to_end:
             self._was_told_to_end = True
             self._signal(signal.SIGTERM)
 

@@ -4,7 +4,7 @@
 """
 
 RUN_ID = "KERASDIST_RUN_ID"  # The same in all tasks and restarts of a launch.
-WORKERS = "KERASDIST_WORKERS"  # The range of an elastic launch, such as "1:4"; unset elsewhere.
+WORKERS = "KERASDIST_WORKERS"  # The range of an elastic launch, such as "1:4"; or empty.
 RESTART_COUNT = "KERASDIST_RESTART_COUNT"  # How often the cluster was started again.
 NUM_CLONES = "KERASDIST_NUM_CLONES"  # Replicas of each worker.
 # Workers that an update of synchronous ones does without; empty or unset for asynchronous ones.

@@ -92,7 +92,7 @@ def test_command_passes_its_settings_on(monkeypatch):
     monkeypatch.setattr(command.launcher, "launch", launch)
     flags = "--workers 4 --ps 2 --chief --evaluator --clones 3 --backup 1 --max-restarts 5 "
     flags += "--grace-secs 6 --timeout-secs 7 --frozen-timeout-secs 8 --log-dir logs "
-    flags += "--network host -- true -x"
+    flags += "--start-timeout-secs 9 --resize-secs 10 --network host -- true -x"
 
     assert command.main(["launch", *flags.split()]) == 0
     assert received == {
@@ -106,6 +106,8 @@ def test_command_passes_its_settings_on(monkeypatch):
         "max_restarts": 5,
         "grace_secs": 6.0,
         "timeout_secs": 7.0,
+        "start_timeout_secs": 9.0,
+        "resize_secs": 10.0,
         "frozen_timeout_secs": 8.0,
         "log_dir": "logs",
         "network": "host",

@@ -131,7 +131,7 @@ def test_a_launch_ends_and_leaves_nothing_without_its_guard(number, monkeypatch,
 def test_a_guard_whose_launcher_is_gone_when_it_begins_leaves_nothing(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, guard.__file__, "a run", str(tmp_path / "temporary"), "host"]
+    command = [sys.executable, guard.__file__, str(tmp_path / "temporary"), "host"]
     ended = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, check=False
     )

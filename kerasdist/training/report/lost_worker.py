@@ -23,7 +23,7 @@ def say_cost(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) 
         callbacks: All that it calls; they have heard of it.
     """
     training = running_call.training_of(model)
-    if environment.WORKERS not in os.environ or training is None:
+    if not os.environ.get(environment.WORKERS) or training is None:
         return
     is_resumable = training.keeps_data_state or any(
         isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks

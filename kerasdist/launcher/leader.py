@@ -1,0 +1,302 @@
+"""The course of a launch: attempts on the machines that are there, until the job is done.
+
+A fixed number of workers is a range in which the fewest are the most. With a true range, a worker
+that is lost costs its place: the others go on without it, and it comes back later.
+"""
+
+import enum
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from kerasdist.cluster import Task
+from kerasdist.launcher import reports
+from kerasdist.launcher.attempt_watch import AttemptEnd, AttemptWatch, Crew, is_lost
+from kerasdist.launcher.machine import Attempt, Machine
+from kerasdist.launcher.newcomers import Newcomers, Progress
+from kerasdist.launcher.places import Places
+from kerasdist.processes.result import LaunchResult, TaskResult
+from kerasdist.processes.settings import Settings
+from kerasdist.processes.task_environment import tasks_of
+from kerasdist.support.exit_codes import PEER_FAILED, SIGNALED, TIMED_OUT
+from kerasdist.support.text import counted
+
+_POLL_SECS = 0.05
+_SETTLE_SECS = 5.0  # At first, more machines may come so long after the last one.
+_SAY_SECS = 10.0
+# After all were told to save and end.
+_ENDED_IN_ORDER = (PEER_FAILED, SIGNALED + signal.SIGTERM)
+
+
+class _Stop(enum.Enum):
+    """Why the leader has ended an attempt."""
+
+    NOT = enum.auto()
+    TIMEOUT = enum.auto()
+    RESIZE = enum.auto()
+
+
+class Leader:
+    """Runs a program as all tasks of a cluster, and again if that may help.
+
+    Args:
+        settings: Tasks, limits and restarts.
+        machines: Returns the machines that are there now. The first one runs worker 0.
+        say: Shows lines of the launcher itself.
+        plan: Returns what is said before the first attempt, for its tasks and their addresses.
+
+    Attributes:
+        end: How the launch ended, in some lines, with the error of the root cause.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        machines: Callable[[], Sequence[Machine]],
+        *,
+        say: Callable[[str], None],
+        plan: Callable[[Sequence[Task], Mapping[Task, str]], str],
+    ):
+        self._settings = settings
+        self._machines = machines
+        self._say = say
+        self._plan = plan
+        self._places = Places(
+            machines,
+            fewest=settings.fewest_workers,
+            most=settings.most_workers,
+            away_secs=settings.resize_secs,
+        )
+        self._progress = Progress()
+        self._num_restarts = 0
+        self._num_in_a_row = 0  # Restarts after a failure, without a new checkpoint in between.
+        self._num_checkpoints = 0  # At the last failure.
+        self._last_error: str | None = None
+        self._start = time.monotonic()
+        self.end = ""
+
+    def run(self) -> LaunchResult:
+        """Runs the cluster until it is done, fails for good, or reaches a limit."""
+        crew = self._gather(settle=True)
+        if crew is None:
+            return self._concluded(self._in_vain())
+        self._say(self._plan(crew.tasks, crew.addresses))
+        while True:
+            end, why = self._attempt(crew)
+            result = self._result(end, why)
+            if not self._goes_on(end, result, why):
+                return self._concluded(result, end)
+            crew = self._gather()
+            if crew is None:
+                return self._concluded(self._in_vain(result.tasks))
+            self._num_restarts += 1
+            self._say(self._mark(crew))
+
+    def _gather(self, *, settle: bool = False) -> Crew | None:
+        """Waits until enough workers can run; returns None if that takes too long.
+
+        Args:
+            settle: Whether more machines than needed may be about to come, since all start now.
+        """
+        began = changed = time.monotonic()
+        said = began if settle else -math.inf
+        last = -1
+        while True:
+            self._places.take_back()
+            number, now = self._places.count(), time.monotonic()
+            changed, last = (changed if number == last else now), number
+            left = min(began + self._settings.start_timeout_secs, self._deadline) - now
+            is_settled = not settle or number == self._settings.most_workers
+            is_settled = is_settled or now >= changed + _SETTLE_SECS or left <= 0
+            if number >= self._settings.fewest_workers and is_settled:
+                if crew := self._crew(number):
+                    return crew
+            elif now >= said + _SAY_SECS:
+                said = now
+                self._say(
+                    f"Waiting for workers: {number} of at least {self._settings.fewest_workers} "
+                    f"can run; {max(0, left):.0f} s left."
+                )
+            if left <= 0:
+                return None
+            time.sleep(_POLL_SECS)
+
+    def _crew(self, number: int) -> Crew | None:
+        """Returns the tasks of so many workers, or None if a machine is gone meanwhile."""
+        tasks = tasks_of(self._settings, num_workers=number)
+        others = [task for task in tasks if task.job != "worker"]  # On the first machine.
+        workers = [task for task in tasks if task.job == "worker"]
+        placed, addresses = [], {}
+        for machine, num_here in self._places.assigned(number):
+            here = [*others, *workers[:num_here]]
+            others, workers = [], workers[num_here:]
+            members = [task for task in here if task.job != "evaluator"]
+            free = machine.addresses(len(members))
+            if len(free) < len(members):
+                return None
+            addresses.update(zip(members, free, strict=True))
+            placed.append((machine, [task for task in tasks if task in here]))
+        if workers:
+            return None
+        addresses = {task: addresses[task] for task in tasks if task in addresses}
+        return Crew(tasks=tasks, placed=placed, addresses=addresses)
+
+    def _attempt(self, crew: Crew) -> tuple[AttemptEnd, _Stop]:
+        mark = self._mark(crew) if self._num_restarts else ""
+        attempt = Attempt(num_restarts=self._num_restarts, mark=mark)
+        watch = AttemptWatch(crew, attempt, grace_secs=self._settings.grace_secs)
+        try:
+            watch.start()
+            why = self._watch(watch, crew)
+        except BaseException:
+            # It is in no `finally`: a second interrupt must end the wait, the guard then kills.
+            self._say("Stopping all tasks. Interrupt again to kill them at once.")
+            watch.stop()
+            while not watch.look():
+                time.sleep(_POLL_SECS)
+            self._say(f"All tasks stopped after {self._secs}.")
+            raise
+        return watch.end(), why
+
+    def _watch(self, watch: AttemptWatch, crew: Crew) -> _Stop:
+        """Waits until all tasks have ended; returns why they were told to, if they were."""
+        newcomers = Newcomers(
+            self._places,
+            self._progress,
+            num_workers=crew.num_workers,
+            wait_secs=self._settings.resize_secs,
+            say=self._say,
+        )
+        machines = [machine for machine, _ in crew.placed]
+        why = _Stop.NOT
+        while not watch.look():
+            self._progress.look(machines)
+            if why is _Stop.NOT and time.monotonic() >= self._deadline:
+                why = _Stop.TIMEOUT
+                watch.stop()
+            elif watch.is_whole and newcomers.are_due():
+                why = _Stop.RESIZE
+                watch.stop()
+            time.sleep(_POLL_SECS)
+        self._progress.look(machines)
+        return why
+
+    def _result(self, end: AttemptEnd, why: _Stop) -> LaunchResult:
+        cause = end.cause.root_cause
+        if why is _Stop.RESIZE and end.exit_code in _ENDED_IN_ORDER:
+            cause = None
+        exit_code = end.exit_code if cause else 0
+        rest = reports.describe_rest(end.lost, end.tasks)
+        if why is _Stop.TIMEOUT and end.unfinished:
+            cause, exit_code = None, TIMED_OUT
+            unfinished = reports.names(end.unfinished)
+            reason = (
+                f"Not done within {self._settings.timeout_secs:g} s; still running: {unfinished}."
+            )
+        elif cause:
+            failure = reports.describe_failure(
+                end.cause.failure, self._secs, end.tasks, code=exit_code
+            )
+            reason = f"{failure}{rest}."
+        else:
+            reason = (
+                f"Done after {self._secs}{rest}." if rest else f"All tasks done after {self._secs}."
+            )
+        return self._launch_result(exit_code, reason, end.tasks, cause)
+
+    def _in_vain(self, tasks: Sequence[TaskResult] = ()) -> LaunchResult:
+        """Returns how a launch ends that has waited for workers for too long."""
+        number, fewest = self._places.count(), self._settings.fewest_workers
+        there = f"{number} of at least {fewest} workers can run"
+        if time.monotonic() >= self._deadline:
+            return self._launch_result(TIMED_OUT, self._late(there), tasks)
+        secs = self._settings.start_timeout_secs
+        return self._launch_result(PEER_FAILED, f"{there}, and no more came for {secs:g} s.", tasks)
+
+    def _late(self, state: str) -> str:
+        return f"Not done within {self._settings.timeout_secs:g} s; {state}."
+
+    def _launch_result(
+        self,
+        exit_code: int,
+        reason: str,
+        tasks: Sequence[TaskResult],
+        root_cause: TaskResult | None = None,
+    ) -> LaunchResult:
+        return LaunchResult(
+            exit_code=exit_code,
+            tasks=tuple(tasks),
+            root_cause=root_cause,
+            reason=reason,
+            num_restarts=self._num_restarts,
+        )
+
+    def _goes_on(self, end: AttemptEnd, result: LaunchResult, why: _Stop) -> bool:
+        """Whether there is another attempt; a line says why, or why not."""
+        if not result.root_cause:
+            return why is _Stop.RESIZE
+        if self._settings.is_elastic and self._progress.num_checkpoints > self._num_checkpoints:
+            self._num_in_a_row = 0
+        self._num_checkpoints = self._progress.num_checkpoints
+        for machine in end.machines_of_lost:
+            self._places.lose(machine)
+        self._places.take_back()
+        if why_not := self._why_not_again(end):
+            self._say(f"Not started again: {why_not}.")
+            return False
+        if self._num_in_a_row >= self._settings.most_restarts:
+            return False
+        self._num_in_a_row += 1
+        self._last_error = end.cause.error
+        self._say(self._describe_loss(end) or _described(result, end))
+        return True
+
+    def _why_not_again(self, end: AttemptEnd) -> str:
+        most = self._settings.most_restarts
+        if self._num_in_a_row >= most:
+            if not (self._settings.is_elastic and most):
+                return ""
+            return f"{counted(most, 'restart')} in a row, and no new checkpoint in between"
+        if end.machines_of_lost and self._settings.is_elastic:
+            return ""
+        return reports.why_hopeless(end.exit_code, end.tasks, end.cause.error, self._last_error)
+
+    def _describe_loss(self, end: AttemptEnd) -> str:
+        """Returns the line about workers that a range goes on without; "" for other failures."""
+        lost = [result.task for result in end.tasks if is_lost(result)]
+        if not lost or not self._settings.is_elastic:
+            return ""
+        secs = self._places.secs_until_next()
+        back = "" if secs is None else f" A lost place comes back in {secs:.0f} s."
+        return f"Lost {reports.names(lost)} after {self._secs}: {end.cause.failure}.{back}"
+
+    def _mark(self, crew: Crew) -> str:
+        return reports.restart_mark(
+            self._settings, self._num_restarts, crew.num_workers, self._progress.newest_step
+        )
+
+    def _concluded(self, result: LaunchResult, end: AttemptEnd | None = None) -> LaunchResult:
+        self.end = _described(result, end)
+        self._say(self.end)
+        if end and result.exit_code == 0 and len(result.tasks) > 1 and not end.has_joined:
+            self._say(reports.describe_separate_runs(len(result.tasks)))
+        return result
+
+    @property
+    def _secs(self) -> str:
+        return f"{time.monotonic() - self._start:.1f} s"
+
+    @property
+    def _deadline(self) -> float:
+        timeout_secs = self._settings.timeout_secs
+        return math.inf if timeout_secs is None else self._start + timeout_secs
+
+
+def _described(result: LaunchResult, end: AttemptEnd | None) -> str:
+    """Returns how an attempt ended: the root cause's error in a line, and where its output is.
+
+    Its traceback was shown when the task wrote it, and is not shown again.
+    """
+    details = end.cause.details if end and result.root_cause else ()
+    return "\n".join([result.reason, *(f"  {line}" for line in details)])

@@ -1,0 +1,95 @@
+"""A range of workers: the job goes on with those that are left, and with more again later."""
+
+import re
+
+import pytest
+
+import kerasdist
+from tests.launcher.programs import logs_of, python
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+
+# A worker that trains: it writes checkpoints, goes on from the newest, ends with 138 if another one
+# is gone, and with 143 after it has saved, when it is told to end.
+TRAINING = """
+num_workers = len(config["cluster"]["worker"])
+attempt = int(os.environ["KERASDIST_RESTART_COUNT"])
+leave("joined")
+print("attempt", attempt, "with", num_workers, flush=True)
+open(f"{task} of attempt {attempt}", "w").write(str(os.getpid()))
+
+def save(step):
+    if task == "worker 0":
+        open("step", "w").write(str(step))
+        leave(f"saved:{step}")
+
+def newest():
+    return int(open("step").read() or 0) if os.path.exists("step") else 0
+
+def end(*_):
+    save(newest() + 1)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, end)
+
+def wait_for_all(attempt=attempt):
+    for index in range(num_workers):
+        wait_for(f"worker {index} of attempt {attempt}")
+
+def train(secs=600, saves=False):
+    wait_for_all()
+    others = [int(open(f"worker {index} of attempt {attempt}").read() or os.getpid())
+              for index in range(num_workers)]
+    until = time.monotonic() + secs
+    while time.monotonic() < until:
+        time.sleep(0.01)
+        saves and save(newest() + 1)
+        for pid in others:
+            status = open(f"/proc/{pid}/stat").read() if os.path.exists(f"/proc/{pid}") else ") Z"
+            if status.rpartition(") ")[2][0] in "ZX":
+                sys.exit(138)
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def program(source):
+    return python(TRAINING + source)
+
+
+def sizes_of(result):
+    """Returns with how many workers each attempt ran, as worker 0 has written."""
+    found = re.findall(r"attempt \d+ with (\d+)", logs_of(result)["worker 0"])
+    return [int(size) for size in found]
+
+
+def test_the_job_goes_on_with_those_that_are_left_and_later_with_all(capsys):
+    source = """
+if attempt == 0:
+    save(120)
+    task == "worker 2" and (wait_for_all(), die())
+    train()
+if attempt == 1:
+    train(saves=True)
+"""
+    result = kerasdist.launch(program(source), num_workers=(1, 4), resize_secs=1.0)
+
+    assert (result.exit_code, result.num_restarts) == (0, 2)
+    assert sizes_of(result) == [4, 3, 4]
+    told = [line for line in capsys.readouterr().out.splitlines() if " | " not in line]
+    said = "\n".join(told)
+    assert "  workers   1 to 4\n" in said
+    assert re.search(
+        r"\nLost worker 2 after \d+\.\d s: worker 2 was ended by a signal: Killed \(exit code 137\)"
+        r"\. A lost place comes back in 1 s\.\n"
+        r"--- restart 1: 3 of 4 workers, checkpoint of step 120 ---\n"
+        r"4 workers can run now: the 3 that do save and end, and all 4 go on from there\.\n"
+        r"--- restart 2: 4 of 4 workers, checkpoint of step 1[3-9]\d ---\n"
+        r"All tasks done",
+        said,
+    )
+    # The log of one that was away has the marks of all attempts.
+    assert [line[:13] for line in logs_of(result)["worker 3"].splitlines()] == [
+        *("attempt 0 wit", "--- restart 1", "--- restart 2", "attempt 2 wit"),
+    ]
