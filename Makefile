@@ -29,7 +29,7 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@.venv/bin/python -m models.recipes.lenet_digits
 
 # The programs in a run of their own: theirs computes in one thread (see their conftest.py).
-test: lint keras-tests .venvs/profile/installed ## Check the style and the types, then run the tests of every promise.
+test: lint keras-tests .venvs/deploy/installed .venvs/profile/installed ## Check the style and the types, then run the tests of every promise.
 	@echo "Running the test suite$(if $(WHICH), ($(WHICH))), two files at a time"
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" --ignore tests/programs
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" tests/programs
@@ -105,7 +105,7 @@ lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes n
 	    --constraints <(printf '%s\n' $$pair) --no-annotate --output-file $$lock || exit 1; \
 	done
 	@$(COMPILE) pyproject.toml --group libraries --no-annotate --output-file locks/libraries.lock
-	@for group in docs notebook profile; do \
+	@for group in deploy docs notebook profile; do \
 	  $(COMPILE) --group $$group --no-annotate --output-file locks/$$group.lock || exit 1; \
 	done
 

@@ -30,7 +30,7 @@ def logical_cpus(request):
     quick. Those of the launcher need none.
     """
     here = Path(__file__).parent
-    without = {here, here / "launcher", here / "support"}
+    without = {here, here / "deploy", here / "launcher", here / "support"}
     if any(item.path.parent not in without for item in request.session.items):
         strategies.get("one device")
 

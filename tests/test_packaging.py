@@ -41,7 +41,8 @@ def test_the_wheel_holds_kerasdist_alone(tmp_path):
 def test_the_locks_pin_every_requirement():
     groups = dict(PROJECT["dependency-groups"])
     # Environments of their own.
-    apart = {name: groups.pop(name) for name in ("docs", "libraries", "notebook", "profile")}
+    names = ("deploy", "docs", "libraries", "notebook", "profile")
+    apart = {name: groups.pop(name) for name in names}
 
     lines = [line for group in groups.values() for line in without_groups(group)]
     assert names_of(PROJECT["project"]["dependencies"] + lines) <= pinned_by(LOCK)

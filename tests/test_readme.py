@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),
     *("docs/parameter_servers.md", "docs/watching.md", "docs/resuming.md", "docs/warm_start.md"),
-    *("docs/application.md", "docs/versions.md"),
+    *("docs/application.md", "docs/versions.md", "deploy/README.md"),
 ]
 # One page for each public name.
 REFERENCE = sorted(path.stem for path in (ROOT / "docs/reference").glob("*.md"))
@@ -47,6 +47,10 @@ NOT_RUN = {
     "ruff check --fix",  # Changes the files.
     "ruff format",
 }
+
+
+# Behind a command that needs a cluster, or changes what is outside; the files that it names exist.
+ELSEWHERE = "# Not run here."
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -130,6 +134,9 @@ def test_commands_work(block, tmp_path):
         match command:
             case []:
                 continue
+            case _ if line.endswith(ELSEWHERE):
+                named_files = [word for word in command if word.startswith("deploy/")]
+                assert all((ROOT / word).is_file() for word in named_files), line
             case ["make", *_]:
                 # Not the target itself: `make test` is what runs this test.
                 run([*command, "--dry-run"], cwd=ROOT)
