@@ -15,7 +15,12 @@ from kerasdist.command_parser import CommandParser, PrintVersions
 from kerasdist.config import DeploymentConfig
 from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
-from kerasdist.strategies.choice import choose, config_or_launched, what_counts_for_task
+from kerasdist.strategies.choice import (
+    choose,
+    config_or_launched,
+    place_in,
+    what_counts_for_task,
+)
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.support.checks import check_int
 from kerasdist.support.exit_codes import SIGNALED, USAGE
@@ -62,7 +67,8 @@ def _add_plan(commands: Any):
         "plan",
         help="print which strategy a deployment gets, and why, without starting training",
         description="Prints which strategy a deployment gets, and why, without starting training. "
-        "The cluster comes from TF_CONFIG or Slurm.",
+        "The cluster comes from TF_CONFIG, or what a launcher tells each process; none of them is "
+        "waited for.",
     )
     _add_deployment(parser)
     parser.add_argument(
@@ -107,14 +113,15 @@ def _print_plan(parsed: argparse.Namespace) -> int:
         for name, number in numbers.items():
             if number is not None:
                 check_int(f"--{name}", number, at_least=1)
-        config, cluster = what_counts_for_task(_config(parsed), Cluster.from_env())
+        config, cluster = what_counts_for_task(_config(parsed), Cluster.from_env(meet=False))
     # Counting GPUs loads TensorFlow, which takes seconds.
     asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
     num_gpus = count_gpus() if asks_for_gpus else 0
     with arguments_checked(_DEPLOYMENT_FLAGS):
         config = config_or_launched(config, cluster, num_gpus=num_gpus)
         choice = choose(config, cluster, num_gpus=num_gpus)
-    print(plan_deployment(choice, **numbers))
+    plan = plan_deployment(choice, **numbers)
+    print(dataclasses.replace(plan, settings={"task": place_in(cluster)} if cluster.jobs else {}))
     return 0
 
 

@@ -1,5 +1,7 @@
 """What a script asks on several tasks: is this the chief, and has everyone arrived?"""
 
+from typing import Any
+
 from kerasdist.cluster import Cluster
 from kerasdist.preflight import wait_for_peers
 from kerasdist.support import memory
@@ -10,10 +12,10 @@ def is_chief() -> bool:
     """Whether this process is the one that writes files and shows progress.
 
     True on one machine without a cluster. It may be called before `make_strategy`, and then reads
-    TF_CONFIG or Slurm's variables.
+    the variables of the environment as that does, but waits for nobody.
 
     Raises:
-        ValueError: TF_CONFIG or Slurm's variables are wrong.
+        ValueError: These variables are wrong.
 
     Example:
         ```python
@@ -21,7 +23,7 @@ def is_chief() -> bool:
             print(history.history)
         ```
     """
-    return _cluster().is_chief
+    return _cluster(meet=False).is_chief
 
 
 def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
@@ -51,7 +53,7 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
         ```
     """
     check_positive("timeout_secs", timeout_secs)
-    cluster = _cluster()
+    cluster = _cluster(timeout_secs=timeout_secs)
     if cluster.is_local or cluster.task.job == "evaluator":
         return
     number = memory.PROCESS.num_barriers[name] + 1
@@ -78,5 +80,5 @@ def joined(cluster: Cluster, strategy):
     return strategy
 
 
-def _cluster() -> Cluster:
-    return memory.PROCESS.cluster or Cluster.from_env()
+def _cluster(**arguments: Any) -> Cluster:
+    return memory.PROCESS.cluster or Cluster.from_env(**arguments)

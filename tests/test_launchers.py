@@ -2,12 +2,13 @@
 
 import pytest
 
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster.launchers import Membership, read_membership
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 AWS = {"AWS_BATCH_JOB_NUM_NODES": "3", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1"}
 MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.0.7"}
+PROCESSES = {"KERASDIST_NUM_PROCESSES": "2", "KERASDIST_ADDRESS": "a:7"}
 SAGEMAKER = {"SM_HOSTS": '["algo-1","algo-2"]'}
 
 
@@ -29,14 +30,14 @@ def told(environ, **arguments) -> Membership:
                 **{"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "1"},
                 **{"PET_MASTER_ADDR": "job-node-0-0.job", "PET_MASTER_PORT": "29400"},
             },
-            *("A TrainJob", 1, 2, "job-node-0-0.job:29400"),
+            *("a TrainJob", 1, 2, "job-node-0-0.job:29400"),
         ),
         (
             {
                 **{"JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "0"},
                 "JAX_COORDINATOR_ADDRESS": "job-node-0-0.job:6666",
             },
-            *("A TrainJob", 0, 4, "job-node-0-0.job:6666"),
+            *("a TrainJob", 0, 4, "job-node-0-0.job:6666"),
         ),
         (
             {
@@ -58,7 +59,7 @@ def told(environ, **arguments) -> Membership:
         ({**SAGEMAKER, "SM_CURRENT_HOST": "algo-2"}, "SageMaker", 1, 2, "algo-1:11000"),
         (
             {"KERASDIST_NUM_PROCESSES": "2", "KERASDIST_RANK": "0", "KERASDIST_ADDRESS": "a:7"},
-            *("The environment", 0, 2, "a:7"),
+            *("the environment", 0, 2, "a:7"),
         ),
         (
             {
@@ -70,6 +71,23 @@ def told(environ, **arguments) -> Membership:
         (
             {"PMI_SIZE": "3", "PMI_RANK": "2", "MPI_LOCALNRANKS": "1", "MASTER_ADDR": "a"},
             *("mpirun", 2, 3, "a:11000"),
+        ),
+        ({**PROCESSES, "PMIX_RANK": "1"}, "PMIx", 1, 2, "a:7"),
+        ({**PROCESSES, "PALS_RANKID": "0"}, "PALS", 0, 2, "a:7"),
+        ({**PROCESSES, "JOB_COMPLETION_INDEX": "1"}, "Kubernetes", 1, 2, "a:7"),
+        (
+            {
+                **{"KERASDIST_NUM_PROCESSES": "4", "JOB_COMPLETION_INDEX": "3"},
+                **{"JOBSET_NAME": "my-run", "HOSTNAME": "my-run-node-0-3"},
+            },
+            *("Kubernetes", 3, 4, "my-run-node-0-0.my-run:11000"),
+        ),
+        (
+            {
+                **{"VC_TASK_INDEX": "1", "VC_WORKER_NUM": "2"},
+                "VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run",
+            },
+            *("Volcano", 1, 2, "run-worker-0.run:11000"),
         ),
     ],
 )
@@ -101,9 +119,46 @@ def test_a_launcher_that_says_no_address_is_told_the_way_out():
         Cluster.from_env({**environ, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
 
 
-def test_a_rank_that_cannot_be_is_an_error():
-    with pytest.raises(ValueError, match=r"from 0 to 1\. Received: RANK=2, WORLD_SIZE=2"):
-        Cluster.from_env({**TORCHRUN, "RANK": "2"})
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({**TORCHRUN, "RANK": "2"}, r"from 0 to 1\. Received: RANK=2, WORLD_SIZE=2"),
+        ({**TORCHRUN, "KERASDIST_NUM_PS": "1"}, "^torchrun: Parameter servers need a chief and"),
+        ({**PROCESSES, "KERASDIST_RANK": "2"}, "from 0 to 1.*KERASDIST_RANK=2, KERASDIST_NUM"),
+        (PROCESSES, "^KERASDIST_NUM_PROCESSES=2 says .* nothing which .* Set KERASDIST_RANK"),
+        ({"KERASDIST_RANK": "1"}, "^KERASDIST_RANK=1 says .* Set KERASDIST_NUM_PROCESSES as well"),
+        ({"KERASDIST_NUM_PROCESSES": "x"}, "must be a whole number.*KERASDIST_NUM_PROCESSES='x'"),
+        (
+            {**PROCESSES, "KERASDIST_RANK": "1", "KERASDIST_ADDRESS": "a"},
+            "^the environment: The port is missing. Received: 'a' for the process of rank 0",
+        ),
+        (
+            {
+                **{"KERASDIST_NUM_PROCESSES": "4", "JOB_COMPLETION_INDEX": "0"},
+                **{"JOBSET_NAME": "run", "HOSTNAME": "run-node-1-0"},
+            },
+            "run-node-1-0, is of another Job of its JobSet than the first. Set KERASDIST_RANK",
+        ),
+    ],
+)
+@pytest.mark.parametrize("meet", [True, False])
+def test_what_cannot_be_is_an_error_at_once(environ, told, meet):
+    with pytest.raises(ValueError, match=told):
+        Cluster.from_env(environ, meet=meet)
+
+
+@pytest.mark.parametrize(
+    ("num_ps", "job", "index"), [("0", "worker", 3), ("1", "ps", 0), ("2", "ps", 1)]
+)
+def test_without_a_meeting_the_tasks_are_known_and_no_addresses(num_ps, job, index):
+    environ = {**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "KERASDIST_NUM_PS": num_ps}
+
+    cluster = Cluster.from_env(environ, meet=False)
+
+    assert cluster.task == Task(job, index)
+    assert cluster.num_workers == {"0": 4, "1": 2, "2": 1}[num_ps]
+    assert cluster.addresses[cluster.task] == "rank-3.invalid:1"
+    assert cluster.source == "torchrun (RANK=3, WORLD_SIZE=4)"
 
 
 @pytest.mark.filterwarnings('ignore:TF_CONFIG has the job "master"')
@@ -112,3 +167,10 @@ def test_the_parameter_servers_of_sagemaker_cannot_work():
         "ps": ["algo-1:2223", "algo-2:2223"]}, "task": {"type": "master", "index": 0}}"""
     with pytest.raises(ValueError, match="parameter_server distribution cannot work"):
         Cluster.from_env({"TF_CONFIG": text, "SM_CURRENT_HOST": "algo-1"})
+
+
+def test_the_parameter_servers_of_azure_have_no_chief():
+    text = """{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"]},
+        "task": {"type": "worker", "index": 0}}"""
+    with pytest.raises(ValueError, match=r"starts no chief.*worker, ps.*parameter_server_count"):
+        Cluster.from_env({"TF_CONFIG": text, "AZUREML_RUN_ID": "x"})

@@ -8,18 +8,16 @@ import pytest
 from kerasdist.cluster import Cluster
 from kerasdist.support import memory
 
-VERTEX = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}}'
-
 
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
-        ({"CLUSTER_SPEC": VERTEX}, "Vertex AI started this process as one of 3 (CLUSTER_SPEC="),
-        ({"PMIX_RANK": "1"}, "mpirun started this process as one of at least 2 (PMIX_RANK=1)"),
-        ({"PALS_RANKID": "2"}, "mpiexec started this process as one of at least 3 (PALS_RANKID=2)"),
+        ({"PMIX_RANK": "1"}, "PMIx started this process as one of at least 2 (PMIX_RANK=1), but"),
+        ({"PALS_RANKID": "2"}, "PALS started this process as one of at least 3 (PALS_RANKID=2),"),
+        ({"JOB_COMPLETION_INDEX": "1"}, "Kubernetes .* at least 2 (JOB_COMPLETION_INDEX=1), but"),
         (
-            {"JOB_COMPLETION_INDEX": "1"},
-            "A Job of Kubernetes .* at least 2 (JOB_COMPLETION_INDEX=1",
+            {"VC_TASK_INDEX": "0", "VC_PS_NUM": "1", "VC_WORKER_NUM": "2"},
+            "Volcano .* 3 or more (VC_TASK_INDEX=0), but TF_CONFIG is not set",
         ),
         ({"SLURM_NTASKS": "4"}, "Slurm allocated 4 tasks (SLURM_NTASKS=4), but `srun` did not"),
     ],
@@ -47,6 +45,8 @@ def test_there_is_one_warning_and_the_way_out(environ, told, monkeypatch):
         {"PET_NNODES": "1:4", "PET_NODE_RANK": "0"},
         {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"},
         {"PMIX_RANK": "0", "PALS_RANKID": "0", "JOB_COMPLETION_INDEX": "0"},
+        {"VC_TASK_INDEX": "0", "VC_WORKER_NUM": "1", "VC_WORKER_HOSTS": "job-worker-0.job"},
+        {"KERASDIST_NUM_PROCESSES": "1", "KERASDIST_ADDRESS": "a:1"},
         {"SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0"},
         {"MF_PARALLEL_NUM_NODES": "1", "MF_PARALLEL_NODE_INDEX": "0"},
         {"AWS_BATCH_JOB_NUM_NODES": "1", "AWS_BATCH_JOB_NODE_INDEX": "0"},

@@ -6,15 +6,17 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
 from kerasdist.cluster.launchers import Membership, read_membership
-from kerasdist.cluster.lone_process import check_is_meant, check_launched
+from kerasdist.cluster.lone_process import ALONE_ON_PURPOSE, check_is_meant, check_launched
 from kerasdist.cluster.meeting import meet
 from kerasdist.cluster.slurm import is_step, read_step
 from kerasdist.cluster.task import Task, read_index
-from kerasdist.cluster.tf_config import read_tf_config
+from kerasdist.cluster.tf_config import TFConfig, read_cluster_spec, read_tf_config
 from kerasdist.messages.address import check_address
+from kerasdist.messages.errors import ClusterStartError
 from kerasdist.support import environment, memory
 from kerasdist.support.checks import check_int, check_positive, check_text
 
@@ -29,6 +31,8 @@ class Cluster:
         jobs: Maps "chief", "worker" and "ps" to the addresses "host:port" of its tasks, in the same
             order on every task; kept as read-only tuples. Empty if this process is alone.
         task: This process. An evaluator does not belong to any job: it takes no part in training.
+        source: From where this is known, for messages, such as "TF_CONFIG". Clusters that differ in
+            this alone are equal.
 
     Raises:
         ValueError: If the jobs, an address or the task cannot work; the message shows which.
@@ -43,6 +47,7 @@ class Cluster:
 
     jobs: Mapping[str, Sequence[str]] = field(hash=False)  # A mapping has no hash.
     task: Task
+    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -54,25 +59,33 @@ class Cluster:
 
     def __reduce__(self):
         # A read-only mapping cannot be pickled, and clusters travel to child processes.
-        return functools.partial(Cluster, jobs=dict(self.jobs), task=self.task), ()
+        known = {"jobs": dict(self.jobs), "task": self.task, "source": self.source}
+        return functools.partial(Cluster, **known), ()
 
     @classmethod
     def from_env(
-        cls, environ: Mapping[str, str] = os.environ, *, timeout_secs: float = 300
+        cls,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        timeout_secs: float = 300,
+        meet: bool = True,
     ) -> "Cluster":
         """Returns the cluster that the environment describes, or else a local one.
 
-        TF_CONFIG decides if it is set. Otherwise a launcher that tells each process its rank, such
-        as `torchrun` or `mpirun`: the processes meet, as in `join`. Otherwise Slurm, if `srun`
-        started this process as one of several tasks (see `kerasdist.cluster.slurm.read_step` for
-        the ports); otherwise this process is alone. TF_CONFIG={} makes every process train alone.
-        There is a warning if it is alone although something says that there are others.
+        TF_CONFIG decides if it is set, or else Vertex AI's CLUSTER_SPEC. Otherwise a launcher that
+        tells each process its rank, such as `torchrun` or `mpirun`: the processes meet, as in
+        `join`. Otherwise Slurm, if `srun` started this process as one of several tasks (see
+        `kerasdist.cluster.slurm.read_step` for the ports); otherwise this process is alone.
+        TF_CONFIG={} makes every process train alone. There is a warning if it is alone although
+        something says that there are others.
 
         Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
 
         Args:
             environ: The variables to read.
             timeout_secs: How long to wait for the others where the processes have to meet.
+            meet: Whether to wait for them. If not, addresses that are unknown are those of no
+                machine: "rank-1.invalid:1".
 
         Raises:
             ValueError: If TF_CONFIG is not JSON, or was removed in a task of `python -m kerasdist
@@ -84,14 +97,15 @@ class Cluster:
             Cluster.from_env({}).is_local  # True
             ```
         """
-        text = environ.get("TF_CONFIG", "")
-        if text.strip():
-            with _errors_of("TF_CONFIG"):
-                return _from_tf_config(text, environ)
+        for name, read in (("TF_CONFIG", read_tf_config), ("CLUSTER_SPEC", read_cluster_spec)):
+            with _errors_of(name):
+                config = read(environ[name]) if environ.get(name, "").strip() else None
+                if config is not None:
+                    return _from_tf_config(config, environ, name)
         check_launched(environ)
         found = read_membership(environ, is_in_step=is_step(environ))
         if found is not None:
-            return _from_membership(found, environ, timeout_secs)
+            return _from_membership(found, environ, timeout_secs=timeout_secs, waits=meet)
         with _errors_of("Slurm"):
             cluster = _from_slurm(environ)
         if not cluster.jobs:
@@ -142,17 +156,8 @@ class Cluster:
         _check_ranks(rank, num_processes, num_ps)
         if num_processes == 1:
             return cls.local()
-        known = address, rank, num_processes, num_ps
-        if known not in memory.PROCESS.met:
-            addresses = meet(
-                address,
-                rank=rank,
-                num_processes=num_processes,
-                num_ps=num_ps,
-                timeout_secs=timeout_secs,
-            )
-            memory.PROCESS.met[known] = _of_ranks(addresses, rank, num_ps)
-        return memory.PROCESS.met[known]
+        told = _Told(address, rank, num_processes, num_ps)
+        return _met(told, timeout_secs=timeout_secs, source="`join`")
 
     @classmethod
     def from_hosts(
@@ -282,46 +287,80 @@ def _errors_of(source: str) -> Generator[None, None, None]:
         raise ValueError(f"{source}: {error}") from error
 
 
-def _from_tf_config(text: str, environ: Mapping[str, str]) -> Cluster:
-    config = read_tf_config(text)
-    if config.jobs.get("ps") and "SM_CURRENT_HOST" in environ:
+def _from_tf_config(config: TFConfig, environ: Mapping[str, str], source: str) -> Cluster:
+    has_ps = bool(config.jobs.get("ps"))
+    if has_ps and "SM_CURRENT_HOST" in environ:
         raise ValueError(
             "SageMaker's parameter_server distribution cannot work: it starts TensorFlow's servers "
             "itself, at these addresses, and runs this program on some of them only. Take its "
             "multi_worker_mirrored_strategy, or no distribution: the hosts then meet by themselves."
         )
-    return Cluster(jobs=config.jobs, task=config.task)
+    if has_ps and "AZUREML_RUN_ID" in environ and "chief" not in config.jobs:
+        raise ValueError(
+            "Azure's TensorFlowDistribution with parameter servers cannot work: it starts no "
+            f"chief. Received: jobs {', '.join(config.jobs)}. Set its `parameter_server_count` to "
+            f"0, or take its PyTorchDistribution, which tells each process its rank, and set "
+            f"{environment.NUM_PS}."
+        )
+    return Cluster(jobs=config.jobs, task=config.task, source=source)
 
 
-def _from_membership(found: Membership, environ: Mapping[str, str], timeout_secs: float) -> Cluster:
+def _from_membership(
+    found: Membership, environ: Mapping[str, str], *, timeout_secs: float, waits: bool
+) -> Cluster:
     """Returns the cluster of a process that knows its rank; the processes meet once."""
     with _errors_of(found.launcher):
         num_ps = _count(environ, environment.NUM_PS)
+        _check_ranks(found.rank, found.num_processes, num_ps)
         if not found.address:
             raise ValueError(
                 f"it has started this process as one of {found.num_processes} ({found.said}), but "
                 f"does not say where the first one is. Set {environment.ADDRESS}=host:port on all "
-                "of them: the process of rank 0 listens there. If each should train by itself, "
-                "pass `cluster=kerasdist.Cluster.local()` or set TF_CONFIG={}."
+                f"of them: the process of rank 0 listens there. {ALONE_ON_PURPOSE}"
             )
-        return Cluster.join(
-            found.address,
-            rank=found.rank,
-            num_processes=found.num_processes,
-            num_ps=num_ps,
+        check_address("the process of rank 0", found.address)
+    told = _Told(found.address, found.rank, found.num_processes, num_ps)
+    if not waits:
+        addresses = [f"rank-{rank}.invalid:1" for rank in range(found.num_processes)]
+        return _of_ranks(addresses, told, found.source)
+    try:
+        with _errors_of(found.launcher):
+            return _met(told, timeout_secs=timeout_secs, source=found.source)
+    except ClusterStartError as error:
+        known = f"Rank and number are those of {found.source}."
+        raise ClusterStartError(f"{error} {known} {ALONE_ON_PURPOSE}") from None
+
+
+class _Told(NamedTuple):
+    address: str
+    rank: int
+    num_processes: int
+    num_ps: int
+
+
+def _met(told: _Told, *, timeout_secs: float, source: str) -> Cluster:
+    """Returns the cluster of processes that meet, which they do once."""
+    if told not in memory.PROCESS.met:
+        addresses = meet(
+            told.address,
+            rank=told.rank,
+            num_processes=told.num_processes,
+            num_ps=told.num_ps,
             timeout_secs=timeout_secs,
         )
+        memory.PROCESS.met[told] = _of_ranks(addresses, told, source)
+    return memory.PROCESS.met[told]
 
 
-def _of_ranks(addresses: Sequence[str], rank: int, num_ps: int) -> Cluster:
+def _of_ranks(addresses: Sequence[str], told: _Told, source: str) -> Cluster:
     """Returns the cluster of processes that are numbered: the last ones are parameter servers."""
     jobs, tasks = {}, []
     for number, address in enumerate(addresses):
-        is_ps = number >= len(addresses) - num_ps
-        job = "ps" if is_ps else "chief" if num_ps and number == 0 else "worker"
+        is_ps = number >= len(addresses) - told.num_ps
+        job = "ps" if is_ps else "chief" if told.num_ps and number == 0 else "worker"
         tasks.append(Task(job, len(jobs.setdefault(job, []))))
         jobs[job].append(address)
-    return Cluster(jobs=jobs, task=tasks[rank])
+    return Cluster(jobs=jobs, task=tasks[told.rank], source=source)
 
 
 def _check_ranks(rank: int, num_processes: int, num_ps: int) -> None:
@@ -341,7 +380,8 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster:
     step = read_step(environ)
     if step is None:
         return Cluster.local()
-    return Cluster(jobs={"worker": step.addresses}, task=Task("worker", step.rank))
+    source = f"Slurm (SLURM_PROCID={step.rank})"
+    return Cluster(jobs={"worker": step.addresses}, task=Task("worker", step.rank), source=source)
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:

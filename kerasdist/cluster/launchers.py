@@ -5,6 +5,7 @@ found.launcher, found.rank, found.num_processes, found.address
 """
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ class Membership:
     num_processes: int
     address: str
 
+    @property
+    def source(self) -> str:
+        """From where this is known, for messages: "torchrun (RANK=1, WORLD_SIZE=2)"."""
+        return f"{self.launcher} ({self.said})"
+
 
 class _Launcher(NamedTuple):
     """A launcher, and the variables in which it says something.
@@ -63,7 +69,8 @@ class _Launcher(NamedTuple):
 def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Membership | None:
     """Returns what the launcher of a process has told it; None if that is alone.
 
-    Launchers are nested, as `mpirun` in a job of Slurm, and the innermost counts.
+    Launchers are nested, as `mpirun` in a job of Slurm, and the innermost counts: of those in the
+    table, the first.
 
     Args:
         environ: The variables of the process.
@@ -76,18 +83,45 @@ def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Members
     Example:
         read_membership({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}).rank      # 1
     """
-    for launcher in _WITHIN_STEPS if is_in_step else _WITHIN_STEPS + _OTHERS:
+    others = () if is_in_step else (*_OTHERS, *_volcano(environ))
+    for launcher in (*_WITHIN_STEPS, *others):
         if {launcher.size, launcher.rank, *launcher.also} <= environ.keys():
             found = _read(launcher, environ)
             if found is not None:
                 return found
+    if not is_in_step:
+        _check_is_alone(environ)
     return None
+
+
+def _check_is_alone(environ: _Variables) -> None:
+    """Raises a ValueError if the user has said one of what makes a process one of several."""
+    size, rank = environment.NUM_PROCESSES, environment.RANK
+    if rank in environ and size not in environ:
+        raise ValueError(
+            f"{rank}={environ[rank]} says which process this is, and nothing how many there are. "
+            f"Set {size} as well."
+        )
+    if _number(environ.get(size, ""), name=size) > 1:
+        raise ValueError(
+            f"{size}={environ[size]} says how many processes there are, and nothing which of them "
+            f"this is. Set {rank}, to another number in each."
+        )
+
+
+def _volcano(environ: _Variables) -> list[_Launcher]:
+    """Returns what stands for Volcano: its variables have the name of the task, if it has one."""
+    names = [name for name in environ if re.fullmatch(r"VC_.+_NUM", name)]
+    if len(names) != 1:
+        return []
+    hosts = f"{names[0].removesuffix('NUM')}HOSTS"
+    return [_Launcher("Volcano", names[0], "VC_TASK_INDEX", _first_of(hosts))]
 
 
 def _read(launcher: _Launcher, environ: _Variables) -> Membership | None:
     size, rank = environ[launcher.size], environ[launcher.rank]
     hosts = _hosts(size)
-    num_processes = len(hosts) if hosts else _number(size)
+    num_processes = len(hosts) if hosts else _number(size, name=launcher.size)
     if num_processes <= 1:  # Or somebody else's variable.
         return None
     said = f"{launcher.rank}={_shown(rank)}, {launcher.size}={_shown(size)}"
@@ -124,9 +158,14 @@ def _rank_behind(index: int, main: int) -> int:
     return 0 if index == main else index + (index < main)
 
 
-def _number(text: str, *, default: int = 0) -> int:
+def _number(text: str, *, default: int = 0, name: str = "") -> int:
+    """Returns the number in a variable; of others than our own, a default if it is none."""
     text = text.strip().partition(":")[0]  # torchrun's "2:4" says how many there are at least.
-    return int(text) if text.isascii() and text.isdigit() else default
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if name == environment.NUM_PROCESSES and text:
+        raise ValueError(f"{name} must be a whole number. Received: {name}={text!r}.")
+    return default
 
 
 def _hosts(text: str) -> list[str]:
@@ -148,11 +187,11 @@ def _from(name: str) -> Callable[[_Variables], str]:
 
 
 def _first_of(name: str) -> Callable[[_Variables], str]:
-    """Returns what reads the first host of a list: in JSON, or one a line."""
+    """Returns what reads the first host of a list: in JSON, with commas, or one a line."""
 
     def first(environ: _Variables) -> str:
         text = environ.get(name, "")
-        return next(iter(_hosts(text) or text.split()), "")
+        return next(iter(_hosts(text) or text.replace(",", " ").split()), "")
 
     return first
 
@@ -178,12 +217,27 @@ def _main_of_batch(environ: _Variables) -> str:
     return environ.get(name, "") or ("0.0.0.0" if is_main else "")
 
 
+def _first_pod(environ: _Variables) -> str:
+    """Returns the name of pod 0 of the same Job in a JobSet, <jobset>-<group>-<job>-0.<jobset>."""
+    name, jobset = environ.get("HOSTNAME", ""), environ.get("JOBSET_NAME", "")
+    found = re.fullmatch(r"(.+-(\d+)-)\d+", name)
+    if not jobset or found is None:
+        return ""
+    if found[2] != "0":
+        raise ValueError(
+            f"JOB_COMPLETION_INDEX counts the pods of one Job, and this one, {name}, is of another "
+            f"Job of its JobSet than the first. Set {environment.RANK}, or let one Job have all "
+            "pods (`replicas: 1`, `completions: ...`)."
+        )
+    return f"{found[1]}0.{jobset}"
+
+
 # What tells a job from others that share a machine with it.
 _OF_THE_JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", "AWS_BATCH_JOB_ID")
 
 _WITHIN_STEPS = (
     _Launcher(
-        "The environment", environment.NUM_PROCESSES, environment.RANK, _from(environment.ADDRESS)
+        "the environment", environment.NUM_PROCESSES, environment.RANK, _from(environment.ADDRESS)
     ),
     _Launcher(
         *("torchrun", "WORLD_SIZE", "RANK", _from("MASTER_ADDR"), "MASTER_PORT"),
@@ -199,16 +253,21 @@ _AWS_BATCH = _Launcher(
     *("AWS Batch", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX", _main_of_batch),
 )
 _OTHERS = (
+    # Their processes learn their ranks alone, and the user says how many there are.
+    _Launcher("PMIx", environment.NUM_PROCESSES, "PMIX_RANK", _from(environment.ADDRESS)),
+    _Launcher("PALS", environment.NUM_PROCESSES, "PALS_RANKID", _from(environment.ADDRESS)),
+    _Launcher("Kubernetes", environment.NUM_PROCESSES, "JOB_COMPLETION_INDEX", _first_pod),
+    _Launcher("Volcano", environment.NUM_PROCESSES, "VC_TASK_INDEX", _from(environment.ADDRESS)),
     _Launcher(
         *("mpirun", "PMI_SIZE", "PMI_RANK", _here_if_all_are("MPI_LOCALNRANKS", "PMI_SIZE")),
         "MASTER_PORT",
     ),
     _Launcher(
-        *("A TrainJob", "PET_NNODES", "PET_NODE_RANK", _from("PET_MASTER_ADDR")),
+        *("a TrainJob", "PET_NNODES", "PET_NODE_RANK", _from("PET_MASTER_ADDR")),
         "PET_MASTER_PORT",
     ),
     _Launcher(
-        *("A TrainJob", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", _host_of_coordinator),
+        *("a TrainJob", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", _host_of_coordinator),
         "JAX_COORDINATOR_ADDRESS",
     ),
     _Launcher(

@@ -9,6 +9,13 @@ from kerasdist.cluster.task import Task, read_index
 from kerasdist.support.text import did_you_mean
 from kerasdist.support.users_line import warn
 
+# As Vertex AI itself translates them in TF_CONFIG.
+_JOB_OF_POOL = {
+    "workerpool0": "chief",
+    "workerpool1": "worker",
+    "workerpool2": "ps",
+    "workerpool3": "evaluator",
+}
 _TASK_FORM = '"task": {"type": "worker", "index": 0}'
 
 
@@ -50,6 +57,32 @@ def read_tf_config(text: str) -> TFConfig:
             "with another index on every process."
         )
     return TFConfig(jobs=jobs, task=task)
+
+
+def read_cluster_spec(text: str) -> TFConfig | None:
+    """Returns what Vertex AI's CLUSTER_SPEC says, which has its own names for jobs.
+
+    Returns:
+        None for a variable of that name that somebody else has set.
+
+    Raises:
+        ValueError: It has no task, or another form.
+
+    Example:
+        read_cluster_spec('{"cluster": {"workerpool0": ["a:1"]}, "task": ...}').task   # chief 0
+    """
+    try:
+        spec = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    pools = spec.get("cluster") if isinstance(spec, dict) else None
+    if not isinstance(pools, dict) or not pools or not pools.keys() <= _JOB_OF_POOL.keys():
+        return None
+    jobs = {_JOB_OF_POOL[pool]: addresses for pool, addresses in pools.items()}
+    task = _read_object(spec, "task")
+    if task.get("type") in _JOB_OF_POOL:
+        task = {**task, "type": _JOB_OF_POOL[task["type"]]}
+    return read_tf_config(json.dumps({"cluster": jobs, "task": task}))
 
 
 def _without_old_names(jobs: dict[str, Any], task: Task | None) -> tuple[dict, Task | None]:

@@ -157,7 +157,7 @@ class Probe:
 
     def _truth_strategy(self, config: DeploymentConfig | None, cluster: Cluster | None):
         config = _config(self._settings) or config
-        cluster = Cluster.from_env() if cluster is None else cluster
+        cluster = Cluster.from_env(meet=False) if cluster is None else cluster
         choice = choose(config, cluster, num_gpus=count_gpus())
         recording.write(self._folder, "deployment", choice)
         if choice.num_ps:

@@ -121,6 +121,17 @@ def what_counts_for_task(
     return config, cluster
 
 
+def place_in(cluster: Cluster) -> str:
+    """Returns which task of a cluster this is, and from where it knows.
+
+    Example:
+        place_in(cluster)      # "worker 1 of 2 workers, from torchrun (RANK=1, WORLD_SIZE=2)"
+    """
+    workers = counted(cluster.num_workers, "worker")
+    servers = f" and {counted(cluster.num_ps, 'ps task')}" if cluster.num_ps else ""
+    return f"{cluster.task} of {workers}{servers}, from {cluster.source or '`cluster`'}"
+
+
 def config_or_launched(
     config: DeploymentConfig | None,
     cluster: Cluster,

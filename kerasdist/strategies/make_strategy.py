@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kerasdist import tasks
@@ -15,6 +15,7 @@ from kerasdist.strategies.choice import (
     choose,
     config_or_launched,
     has_number_of_clones,
+    place_in,
     rule_of_epoch,
     what_counts_for_task,
 )
@@ -60,7 +61,8 @@ def make_strategy(
             an update leaves out so many. A config overrides both, with a warning if they differ.
         cluster: The cluster and this process in it. Defaults to `Cluster.from_env()`.
         start_timeout_secs: How long to wait for the other tasks of the cluster, and then for
-            TensorFlow to connect them.
+            TensorFlow to connect them. Where tasks know one address only, they meet there first,
+            for as long.
         heartbeat_timeout_secs: How long a worker that trains may be silent (halted, cut off) before
             the others give it up and end with exit code 138.
         step_timeout_secs: How long `fit` and `evaluate` in a cluster may be without progress before
@@ -123,10 +125,10 @@ def make_strategy(
     )
     _check_backend()
     _check_process()
-    source = "`cluster`" if cluster else _source_of(os.environ)
-    cluster = Cluster.from_env() if cluster is None else cluster
     launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
-    strategy = _join(config, cluster, options, source)
+    if cluster is None:
+        cluster = Cluster.from_env(timeout_secs=start_timeout_secs)
+    strategy = _join(config, cluster, options)
     _check_keras()
     from kerasdist.training.hooks import forgotten_scope
 
@@ -140,7 +142,7 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions, source: str):
+def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions):
     """Returns the strategy of this task, once its cluster is there."""
     is_evaluator = cluster.task.job == "evaluator"
     config, cluster = what_counts_for_task(config, cluster)
@@ -166,23 +168,12 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
         return strategy
     launch_note.add(launch_note.WAITING)
     if choice.strategy == "MultiWorkerMirroredStrategy":
-        strategy = _join_workers(choice, cluster, options, source)
+        strategy = _join_workers(choice, cluster, options)
     else:
         is_given = wanted is not None and has_number_of_clones(config)
         num_clones = str(wanted.num_clones) if is_given else "as found"
-        strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones), source)
+        strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones))
     return membership.note(strategy, known)
-
-
-def _source_of(environ: Mapping[str, str]) -> str:
-    """Returns from where `Cluster.from_env` knows the cluster, if there is one."""
-    return "TF_CONFIG" if environ.get("TF_CONFIG", "").strip() else "Slurm"
-
-
-def _place_in(cluster: Cluster, source: str) -> str:
-    workers = counted(cluster.num_workers, "worker")
-    servers = f" and {counted(cluster.num_ps, 'ps task')}" if cluster.num_ps else ""
-    return f"as {cluster.task} of {workers}{servers}, from {source}"
 
 
 def _say_choice(place: str, choice: Choice, task: Task | None = None) -> None:
@@ -213,9 +204,10 @@ def _describe_missing_cluster(choice: Choice) -> str:
         wish, options = f"num_ps_tasks={choice.num_ps}", f"{options} --ps {choice.num_ps}"
         several_devices = ""
     return (
-        f"{wish} needs a cluster, but this process is alone: TF_CONFIG is not set. Start the "
-        f"program on this machine with `python -m kerasdist launch {options} -- python ...`, or "
-        f"let the scheduler set TF_CONFIG.{several_devices}"
+        f"{wish} needs a cluster, but this process is alone: TF_CONFIG is not set, and no launcher "
+        "has told it a rank. Start the program on this machine with "
+        f"`python -m kerasdist launch {options} -- python ...`, or by a launcher of "
+        f"docs/clusters.md.{several_devices}"
     )
 
 
@@ -241,7 +233,7 @@ def _meet(cluster: Cluster, facts: dict[str, str], options: ClusterOptions) -> N
     )
 
 
-def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions, source: str):
+def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
     from kerasdist.private import runtime
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
@@ -251,7 +243,7 @@ def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions, sou
     facts = _facts(str(len(choice.devices)))
     proxies.bypass(cluster.addresses.values())
     _meet(cluster, facts, options)
-    _say_choice(_place_in(cluster, source), choice, cluster.task)
+    _say_choice(f"as {place_in(cluster)}", choice, cluster.task)
     return MultiWorkerMirroredStrategy(cluster, list(choice.devices), options, reason=choice.reason)
 
 
@@ -260,7 +252,6 @@ def _join_parameter_servers(
     cluster: Cluster,
     options: ClusterOptions,
     facts: dict[str, str],
-    source: str,
 ):
     proxies.bypass(cluster.addresses.values())
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
@@ -275,7 +266,7 @@ def _join_parameter_servers(
 
     runtime.check_not_started()
     _meet(cluster, facts, options)
-    _say_choice(_place_in(cluster, source), choice, cluster.task)
+    _say_choice(f"as {place_in(cluster)}", choice, cluster.task)
     if not cluster.is_chief:
         serve(
             cluster,
