@@ -69,7 +69,7 @@ class AttemptWatch:
                 if outcome.root_cause and not self._failed_at:
                     self._failed_at = time.monotonic()
         if self._failed_at and not self._is_stopping and self._is_cause_out():
-            self.stop()
+            self.stop(self._describe_loss())
         return len(self._outcomes) == len(self._started)
 
     @property
@@ -77,12 +77,12 @@ class AttemptWatch:
         """Whether no machine has ended, and none is told to."""
         return not self._outcomes and not self._is_stopping
 
-    def stop(self) -> None:
-        """Begins the end of what still runs."""
+    def stop(self, loss: str = "") -> None:
+        """Begins the end of what still runs; see `Machine.stop`."""
         self._is_stopping = True
         for number, machine in enumerate(self._started):
             if number not in self._outcomes:
-                machine.stop()
+                machine.stop(loss)
 
     def end(self) -> "AttemptEnd":
         """Returns how it ended on all machines. Call it when all have ended."""
@@ -105,6 +105,11 @@ class AttemptWatch:
             ),
             has_joined=any(each.has_joined for each in outcomes),
         )
+
+    def _describe_loss(self) -> str:
+        """Returns in a sentence what the tasks that are left have lost; "" if nothing."""
+        lost = [each for each in self._outcomes.values() if any(map(is_lost, each.tasks))]
+        return f"{lost[0].failure}." if lost else ""
 
     def _is_cause_out(self) -> bool:
         causes = [outcome for outcome in self._outcomes.values() if outcome.root_cause]

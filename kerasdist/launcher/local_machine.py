@@ -147,10 +147,10 @@ class LocalMachine:
             self.newest_step = self.newest_step if step is None else step
         return self._outcome(self._group) if has_ended else None
 
-    def stop(self) -> None:
+    def stop(self, loss: str = "") -> None:
         """Begins the end of all tasks, if there are any."""
         if self._group:
-            self._group.stop()
+            self._group.stop(loss)
 
     def _outcome(self, group: TaskGroup) -> Outcome:
         tasks = tuple(process.result() for process in group.processes)

@@ -91,6 +91,11 @@ class Machine(Protocol):
         """
         ...
 
-    def stop(self) -> None:
-        """Begins the end of the attempt: TERM now, and KILL by `look` after the grace time."""
+    def stop(self, loss: str = "") -> None:
+        """Begins the end of the attempt: TERM now, and KILL by `look` after the grace time.
+
+        Args:
+            loss: What has become of a task on another machine, in a sentence, if that is why: tasks
+                that wait for it are told, and need not find out.
+        """
         ...

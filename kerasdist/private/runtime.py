@@ -119,6 +119,11 @@ def report_error(message: str) -> None:
     context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
+def abort_collectives(message: str) -> None:
+    """Lets the collectives of this worker fail with a message, those that run and all later."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
 def parsed_profile(content: bytes):
     """Returns the profile of `tf.profiler.experimental.stop`, an XSpace message.
 

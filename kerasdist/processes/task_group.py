@@ -60,6 +60,7 @@ class TaskGroup:
         self._frozen_since: dict[Task, float] = {}
         self._frozen_checked = 0.0
         self._is_done = False  # Whatever becomes of those that serve is no failure.
+        self._loss = ""
         self._leave_by: float | None = None
         self._kill_at: float | None = None  # None until all are told to end.
         self.unfinished: Sequence[Task] = ()
@@ -99,8 +100,13 @@ class TaskGroup:
                 self._end()
         return self.has_ended
 
-    def stop(self) -> None:
-        """Begins the end: TERM to what still runs. `look` sends KILL after the grace time."""
+    def stop(self, loss: str = "") -> None:
+        """Begins the end: TERM to what still runs. `look` sends KILL after the grace time.
+
+        Args:
+            loss: Tells the tasks, in a sentence, that they have lost a peer on another machine.
+        """
+        self._loss = loss
         if self._kill_at is None and self._leave_by is None:
             self.unfinished = [each.task for each in self._processes if each.is_running]
         self._begin_end()
@@ -108,12 +114,17 @@ class TaskGroup:
     def _begin_end(self) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._settings.grace_secs
+        killed = next((each for each in self._failures if each.was_killed), None)
+        loss = self._loss or (f"{killed.describe_failure()}." if killed else "")
         for process in (each for each in self._processes if each.is_running):
             # If a peer failed, one that is halted is the cause; and it would not hear TERM.
             if self._failures and process.is_frozen:
                 process.kill_frozen()
             else:
                 process.terminate()
+            # Only now: a task that has failed no longer answers TERM with an end in order.
+            if loss:
+                process.tell_loss(loss)
 
     def _look_while_running(self) -> None:
         self._kill_long_frozen()

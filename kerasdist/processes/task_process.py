@@ -51,7 +51,7 @@ class TaskProcess:
         self._was_told_to_end = False
         self._was_frozen = False
         entry = [sys.executable, "-I", "-S", task_entry.__file__, str(os.getpid()), str(guard_pid)]
-        note.unlink(missing_ok=True)
+        launch_note.remove(note)
         with task_log.open_to_append(log) as output:
             self._process = subprocess.Popen(
                 [*entry, *program],
@@ -111,6 +111,11 @@ class TaskProcess:
         return self.exit_code != 0 or self._missed_by is not None or self._has_left_call
 
     @property
+    def was_killed(self) -> bool:
+        """Whether a signal has ended it, and nobody here has told it to end."""
+        return self.failed and (self.exit_code or 0) > SIGNALED and self.exit_code != PEER_FAILED
+
+    @property
     def is_frozen(self) -> bool:
         """Whether it is halted by SIGSTOP: alive, but doing nothing."""
         import psutil  # Here: `import kerasdist` should stay quick.
@@ -125,6 +130,10 @@ class TaskProcess:
         if self.is_running and not self._was_told_to_end:
             self._was_told_to_end = True
             self._signal(signal.SIGTERM)
+
+    def tell_loss(self, cause: str) -> None:
+        """Tells the task, in a sentence, that it has lost a peer and is to end."""
+        launch_note.tell_loss(self._note, cause)
 
     def kill(self) -> None:
         """Kills the task and its children."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.lifetime import peer_failure
+from kerasdist.lifetime import peer_failure, told_loss
 from kerasdist.lifetime.exit_notice import ExitNotice
 from kerasdist.lifetime.start_limit import StartLimit
 from kerasdist.lifetime.step_watch import StepWatch
@@ -57,5 +57,6 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         )
         routes.adapt(self)
         peer_failure.handle(cluster)
+        told_loss.listen()
         ExitNotice(cluster, is_due=lambda: not watch.was_left)
         random_state.agree(self)

@@ -1,4 +1,7 @@
-"""The note of a task: a file in which it leaves words for the launcher that started it."""
+"""The note of a task: a file in which it leaves words for the launcher that started it.
+
+Beside it is one in which the launcher tells the task, in a sentence, that it has lost a peer.
+"""
 
 import contextlib
 import os
@@ -45,6 +48,32 @@ def newest_step(path: Path) -> int | None:
     """Returns the step of the checkpoint that a task has completed last; None before the first."""
     saved = [word.removeprefix(_SAVED) for word in _read(path) if word.startswith(_SAVED)]
     return int(saved[-1]) if saved else None
+
+
+def tell_loss(path: Path, cause: str) -> None:
+    """Tells the task with this note that it has lost a peer: why, in a sentence."""
+    with contextlib.suppress(OSError):  # The task hears of it from TensorFlow, too, only later.
+        whole = path.with_suffix(".telling")
+        whole.write_text(cause)
+        whole.rename(_answer_to(path))
+
+
+def told_loss() -> str:
+    """Returns what `tell_loss` has told this task; "" if nothing."""
+    path = os.environ.get(environment.NOTE)
+    with contextlib.suppress(OSError):
+        return _answer_to(Path(path)).read_text() if path else ""
+    return ""
+
+
+def remove(path: Path) -> None:
+    """Removes a note, and what was told."""
+    path.unlink(missing_ok=True)
+    _answer_to(path).unlink(missing_ok=True)
+
+
+def _answer_to(path: Path) -> Path:
+    return path.with_suffix(".loss")
 
 
 def _read(path: Path) -> list[str]:

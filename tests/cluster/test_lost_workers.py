@@ -171,6 +171,32 @@ else:
     train()
 """
 
+# Worker 1 halts, and tells worker 0 what a launcher would tell it; TensorFlow notices nothing.
+TOLD_BY_LAUNCHER = """
+import os, pathlib, time
+
+import keras
+import numpy as np
+
+import kerasdist
+from kerasdist.support import launch_note
+
+
+class Tell(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5 and not kerasdist.is_chief():
+            note = pathlib.Path(os.environ["KERASDIST_NOTE"]).with_name("worker-0.note")
+            launch_note.tell_loss(note, "worker 1 is on fire.")
+            time.sleep(20)
+            os._exit(0)
+
+
+with kerasdist.make_strategy(start_timeout_secs=60).scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((640, 2)), np.ones(640), batch_size=4, verbose=0, callbacks=[Tell()])
+"""
+
 
 def losses_of(draw):
     """Returns who ends at which number of workers, and when: one of 4, 2 of 3, and the last one."""
@@ -267,3 +293,9 @@ def test_what_the_chief_writes_is_written_before_it_ends(outcome):
 @of(while_writing, in_thread=True)
 def test_what_the_chief_writes_is_written_before_a_thread_ends_it(outcome):
     assert_written(outcome)
+
+
+@of(outcomes.alone, TOLD_BY_LAUNCHER)
+def test_a_worker_ends_as_soon_as_its_launcher_tells_it_of_a_loss(outcome):
+    assert outcome.codes == [PEER_FAILED, 0]
+    assert "ends because worker 1 is on fire." in outcome.outputs[0]

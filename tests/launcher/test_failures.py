@@ -9,7 +9,7 @@ import pytest
 import kerasdist
 from kerasdist.support.exit_codes import PEER_FAILED
 from tests.cases import exhaustive
-from tests.launcher.programs import FOREVER, python, root_cause
+from tests.launcher.programs import FOREVER, logs_of, python, root_cause
 from tests.network import isolated_only
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -157,6 +157,30 @@ def test_task_that_ignores_term_is_killed_after_the_grace_time():
 
     assert time.monotonic() - start < 10
     assert [ended.exit_code for ended in result.tasks] == [1, 137]
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(1)"])
+def test_a_task_is_told_that_it_has_lost_one_which_a_signal_ended(end):
+    source = f"""
+        if task == "worker 1":
+            wait_for("ready")
+            {end}
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        told = os.environ["KERASDIST_NOTE"].replace(".note", ".loss")
+        assert not os.path.exists(told)  # Of another attempt.
+        open("ready", "w").close()
+        try:
+            time.sleep(600)
+        finally:
+            time.sleep(0.5)
+            print(open(told).read() if os.path.exists(told) else "not told")
+    """
+    result = kerasdist.launch(python(source), max_restarts=1)
+
+    told = "worker 1 was ended by a signal: Killed (exit code 137)."
+    log = logs_of(result)["worker 0"].splitlines()
+    said = told if "KILL" in end else "not told"
+    assert log == [said, "--- restart 1 of 1 ---", said]
 
 
 def test_task_gets_the_grace_time_to_save():

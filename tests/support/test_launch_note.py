@@ -13,3 +13,16 @@ def test_the_newest_step_is_that_of_the_last_checkpoint(monkeypatch, tmp_path):
         launch_note.add_checkpoint(step)
     assert launch_note.newest_step(note) == 180
     assert launch_note.is_in_call(note)
+
+
+def test_a_task_reads_of_a_loss_what_its_launcher_tells_it(monkeypatch, tmp_path):
+    note = tmp_path / "worker-0.note"
+    assert launch_note.told_loss() == ""
+    monkeypatch.setenv(environment.NOTE, str(note))
+    assert launch_note.told_loss() == ""
+    launch_note.add(launch_note.BEGUN)
+    launch_note.tell_loss(note, "worker 1 is gone.")
+    assert launch_note.told_loss() == "worker 1 is gone."
+    launch_note.remove(note)
+    assert launch_note.told_loss() == ""
+    assert list(tmp_path.iterdir()) == []
