@@ -4,6 +4,7 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster.launchers import Membership, read_membership
+from tests.test_slurm import STEP
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 AWS = {"AWS_BATCH_JOB_NUM_NODES": "3", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1"}
@@ -104,6 +105,35 @@ def test_two_jobs_on_a_machine_meet_at_two_ports():
     first, second = (told({**local, "PMIX_NAMESPACE": name}).address for name in ("12@1", "13@1"))
 
     assert first.startswith("127.0.0.1:11") and first != second
+
+
+def test_the_nodes_of_a_job_of_aws_batch_meet_at_one_port():
+    def address(job, index):
+        environ = {**AWS, **MAIN, "AWS_BATCH_JOB_NODE_INDEX": index, "AWS_BATCH_JOB_ID": job}
+        return told(environ).address
+
+    assert address("1a#0", "0") == address("1a#2", "2") != address("1b#2", "2")
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"},
+        {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
+        {"KERASDIST_NUM_PROCESSES": "1", "JOB_COMPLETION_INDEX": "3"},
+    ],
+)
+@pytest.mark.parametrize(
+    "around",
+    [
+        {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"},
+        {"SLURM_NTASKS": "2"},
+        STEP,
+        {"JOB_COMPLETION_INDEX": "1"},
+    ],
+)
+def test_a_process_is_alone_if_the_inner_launcher_says_so(alone, around):
+    assert Cluster.from_env({**around, **alone}) == Cluster.local()
 
 
 def test_what_runs_within_a_step_of_srun_counts_and_what_is_around_it_does_not():

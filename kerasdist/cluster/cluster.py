@@ -309,6 +309,8 @@ def _from_membership(
     found: Membership, environ: Mapping[str, str], *, timeout_secs: float, waits: bool
 ) -> Cluster:
     """Returns the cluster of a process that knows its rank; the processes meet once."""
+    if found.num_processes == 1:
+        return Cluster.local()
     with _errors_of(found.launcher):
         num_ps = _count(environ, environment.NUM_PS)
         _check_ranks(found.rank, found.num_processes, num_ps)

@@ -70,7 +70,7 @@ def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Members
     """Returns what the launcher of a process has told it; None if that is alone.
 
     Launchers are nested, as `mpirun` in a job of Slurm, and the innermost counts: of those in the
-    table, the first.
+    table, the first. It may say that the process is alone.
 
     Args:
         environ: The variables of the process.
@@ -83,6 +83,11 @@ def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Members
     Example:
         read_membership({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}).rank      # 1
     """
+    if _number(environ.get(environment.NUM_PROCESSES, ""), name=environment.NUM_PROCESSES) == 1:
+        said = f"{environment.NUM_PROCESSES}=1"
+        return Membership(
+            launcher="the environment", said=said, rank=0, num_processes=1, address=""
+        )
     others = () if is_in_step else (*_OTHERS, *_volcano(environ))
     for launcher in (*_WITHIN_STEPS, *others):
         if {launcher.size, launcher.rank, *launcher.also} <= environ.keys():
@@ -122,10 +127,10 @@ def _read(launcher: _Launcher, environ: _Variables) -> Membership | None:
     size, rank = environ[launcher.size], environ[launcher.rank]
     hosts = _hosts(size)
     num_processes = len(hosts) if hosts else _number(size, name=launcher.size)
-    if num_processes <= 1:  # Or somebody else's variable.
-        return None
     said = f"{launcher.rank}={_shown(rank)}, {launcher.size}={_shown(size)}"
     number = hosts.index(rank) if rank in hosts else _number(rank, default=-1)
+    if num_processes == 0 or (num_processes == 1 and number):  # Somebody else's variable.
+        return None
     if not 0 <= number < num_processes:
         raise ValueError(f"The rank must be from 0 to {num_processes - 1}. Received: {said}.")
     if launcher is _AWS_BATCH:
@@ -146,7 +151,8 @@ def _address(launcher: _Launcher, environ: _Variables) -> str:
     port = _number(environ.get(launcher.port, "").rpartition(":")[2])
     if not port:
         # Another one in each job, as two may share a machine.
-        job = "".join(environ.get(name, "") for name in _OF_THE_JOB)
+        # AWS Batch's is "id#0", "id#1" on its nodes.
+        job = "".join(environ.get(name, "").partition("#")[0] for name in _OF_THE_JOB)
         port = _FIRST_PORT + zlib.crc32(job.encode()) % _NUM_PORTS
     elif "TORCHELASTIC_RUN_ID" in environ:  # Its agent listens there itself.
         port = port - 1 if port == 65535 else port + 1
