@@ -235,7 +235,8 @@ class Leader:
     def _goes_on(self, end: AttemptEnd, result: LaunchResult, why: _Stop) -> bool:
         """Whether there is another attempt; a line says why, or why not."""
         if not result.root_cause:
-            return why is _Stop.RESIZE
+            # All may have been done just then.
+            return why is _Stop.RESIZE and any(each.exit_code for each in end.tasks)
         if self._settings.is_elastic and self._progress.num_checkpoints > self._num_checkpoints:
             self._num_in_a_row = 0
         self._num_checkpoints = self._progress.num_checkpoints

@@ -79,8 +79,8 @@ class Newcomers:
         is_due = is_late or self._progress.num_checkpoints > self._num_checkpoints
         if is_due:
             self._say(
-                f"{number} workers can run now: the {self._num_workers} that do save and end, and "
-                f"all {number} go on from there."
+                f"{number} workers can run now, not only {self._num_workers}: the job saves, and "
+                f"goes on with all {number}."
             )
         return is_due
 

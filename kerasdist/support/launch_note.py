@@ -14,6 +14,9 @@ WAITING = "waiting"  # It waits for the other tasks of its cluster, or has met t
 FAILED = "failed"  # It ends with an error of its own.
 BEGUN, ENDED = "begun", "ended"  # A call of `fit` or `evaluate` that all tasks take part in.
 _SAVED = "saved:"  # A checkpoint is complete; its step follows.
+# Launchers look many times a second, and a training of weeks leaves many words. Between two
+# checkpoints there are few others.
+_END_BYTES = 4096
 
 
 def add(word: str) -> None:
@@ -46,7 +49,8 @@ def is_in_call(path: Path) -> bool:
 
 def newest_step(path: Path) -> int | None:
     """Returns the step of the checkpoint that a task has completed last; None before the first."""
-    saved = [word.removeprefix(_SAVED) for word in _read(path) if word.startswith(_SAVED)]
+    words = _read(path, of_end=_END_BYTES)
+    saved = [word.removeprefix(_SAVED) for word in words if word.startswith(_SAVED)]
     return int(saved[-1]) if saved else None
 
 
@@ -76,8 +80,13 @@ def _answer_to(path: Path) -> Path:
     return path.with_suffix(".loss")
 
 
-def _read(path: Path) -> list[str]:
+def _read(path: Path, *, of_end: int | None = None) -> list[str]:
+    """Returns the words, or the whole ones among so many bytes of the end."""
     try:
-        return path.read_text().split()
+        with path.open("rb") as file:
+            if of_end and path.stat().st_size > of_end:
+                file.seek(-of_end, os.SEEK_END)
+                file.readline()
+            return file.read().decode().split()
     except OSError:
         return []

@@ -84,7 +84,7 @@ if attempt == 1:
         r"\nLost worker 2 after \d+\.\d s: worker 2 was ended by a signal: Killed \(exit code 137\)"
         r"\. A lost place comes back in 1 s\.\n"
         r"--- restart 1: 3 of 4 workers, checkpoint of step 120 ---\n"
-        r"4 workers can run now: the 3 that do save and end, and all 4 go on from there\.\n"
+        r"4 workers can run now, not only 3: the job saves, and goes on with all 4\.\n"
         r"--- restart 2: 4 of 4 workers, checkpoint of step 1[3-9]\d ---\n"
         r"All tasks done",
         said,
@@ -93,3 +93,16 @@ if attempt == 1:
     assert [line[:13] for line in logs_of(result)["worker 3"].splitlines()] == [
         *("attempt 0 wit", "--- restart 1", "--- restart 2", "attempt 2 wit"),
     ]
+
+
+def test_a_job_that_is_done_when_more_workers_come_is_not_started_again():
+    source = """
+attempt == 0 and task == "worker 1" and (wait_for_all(), die())
+attempt == 0 and train()
+save(5)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # The last line was just over.
+time.sleep(30)
+"""
+    result = kerasdist.launch(program(source), num_workers=(1, 2), resize_secs=0.5)
+
+    assert (result.exit_code, result.num_restarts) == (0, 1)

@@ -26,3 +26,13 @@ def test_a_task_reads_of_a_loss_what_its_launcher_tells_it(monkeypatch, tmp_path
     launch_note.remove(note)
     assert launch_note.told_loss() == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newest_step_is_looked_for_at_the_end(monkeypatch, tmp_path):
+    note = tmp_path / "note"
+    monkeypatch.setenv("KERASDIST_NOTE", str(note))
+    for step in range(1000):
+        launch_note.add_checkpoint(step)
+        launch_note.add(launch_note.BEGUN)
+
+    assert launch_note.newest_step(note) == 999
