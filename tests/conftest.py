@@ -27,10 +27,10 @@ def logical_cpus(request):
     """Lets the first strategy make its logical CPUs before any test starts TensorFlow.
 
     The tests beside this file do so themselves where they need it, so that one of them alone is
-    quick. Those of the launcher need none.
+    quick. Those of the launcher and of the state need none.
     """
     here = Path(__file__).parent
-    without = {here, here / "deploy", here / "launcher", here / "support"}
+    without = {here, here / "deploy", here / "launcher", here / "status", here / "support"}
     if any(item.path.parent not in without for item in request.session.items):
         strategies.get("one device")
 
@@ -45,8 +45,9 @@ def summaries_are_written():
 
 @pytest.fixture(autouse=True)
 def the_job_is_forgotten(monkeypatch):
-    """Lets no test see the cluster that another one joined in this process."""
+    """Lets no test see the cluster that another one joined in this process, nor its state."""
     monkeypatch.setattr(memory.PROCESS, "cluster", None)
+    monkeypatch.setattr(memory.PROCESS, "status", None)
 
 
 @pytest.fixture(autouse=True, scope="module")

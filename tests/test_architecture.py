@@ -29,25 +29,26 @@ MAY_IMPORT = {
     "messages": {"support"},
     "cluster": {"messages", "support"},
     "preflight": {"cluster", "messages", "support"},
+    "status": {"cluster", "messages", "support"},
     "schedules": {"support"},
     "private": {"cluster", "support"},
     "lifetime": {"cluster", "messages", "private", "support", "trace"},
-    "training": {"cluster", "files", "lifetime", "private", "support"},
+    "training": {"cluster", "files", "lifetime", "private", "status", "support"},
     "reductions": {"training"},
     "tasks": {"cluster", "lifetime", "preflight", "support"},
     "strategies": {
         *("cluster", "config", "lifetime", "preflight", "private"),
-        *("support", "tasks", "training"),
+        *("status", "support", "tasks", "training"),
     },
     "trace": {"private", "support"},
-    "checkpoints": {"files", "lifetime", "private", "support", "training"},
+    "checkpoints": {"files", "lifetime", "private", "status", "support", "training"},
     "evaluation": {"checkpoints", "support"},
     "patterns": {"support"},
     "weights": {"checkpoints", "files", "patterns", "private", "support", "training"},
     "show": {"support", "training"},
     "callbacks": {
         *("checkpoints", "comparison", "lifetime", "patterns", "plan", "private"),
-        *("support", "tasks", "trace", "training"),
+        *("status", "support", "tasks", "trace", "training"),
     },
     "processes": {"cluster", "config", "support"},
     "launcher": {"cluster", "messages", "processes", "support"},
@@ -103,7 +104,7 @@ FACES = {
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
-    *("cluster", "command_parser", "config", "messages", "preflight", "support"),
+    *("cluster", "command_parser", "config", "messages", "preflight", "status", "support"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

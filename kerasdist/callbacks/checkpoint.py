@@ -22,6 +22,7 @@ from kerasdist.checkpoints import (
 )
 from kerasdist.checkpoints.found_checkpoint import FoundCheckpoint, Training
 from kerasdist.private import keras_fit
+from kerasdist.status import task_status
 from kerasdist.support.checks import (
     check_bool,
     check_choice,
@@ -381,6 +382,8 @@ class Checkpoint(UpdateCallback):
         call.is_resumed = True
         if not resumed.is_over:
             call.resumed_time = saved.record.get("time", 0.0)
+        written_at = saved.record.get("time", 0.0)
+        task_status.of_process().note_checkpoint(saved.step, written_at=written_at)
         return resumed
 
     def _refuse(self, saved: Saved, differences: str):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import time
 from collections.abc import Callable
 from concurrent import futures
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from kerasdist.checkpoints import process_name
 from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.saved import Arrays, Record, SaveWeights, saver_of_copy
+from kerasdist.status import task_status
 from kerasdist.support import launch_note
 from kerasdist.support.background import in_background
 from kerasdist.support.users_line import warn
@@ -112,6 +114,7 @@ class Writer:
 
     def _write(self, step: int, record: Record, arrays: Arrays, save_weights: SaveWeights):
         self._warn_of_others()
+        began_at = time.time()
         try:
             self._folder.write(step, record, arrays, save_weights)
         except (OSError, tf.errors.OpError) as error:
@@ -119,6 +122,8 @@ class Writer:
                 raise
             self._folder.write(step, record, arrays, save_weights)
         launch_note.add_checkpoint(step)
+        now = time.time()
+        task_status.of_process().note_checkpoint(step, written_at=now, secs=now - began_at)
         self._folder.keep(self._kept(step, record, self._keep))
 
     def _kept(self, step: int, record: Record, num_newest: int) -> set[int]:

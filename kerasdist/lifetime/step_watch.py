@@ -184,6 +184,13 @@ class StepWatch:
         """Notes that the call that runs traces a function, which takes longer than a step."""
         self._is_tracing = True
 
+    def describe_stuck(self) -> str:
+        """Returns that no step ends, where the process ought to have ended for it; else ""."""
+        secs = self._clock() - self._changed_at
+        if not self._num_active or secs < self._limit_secs + 2 * _SETTLE_SECS:
+            return ""
+        return f"no step has ended for {secs:.0f} s: make_strategy(step_timeout_secs=...)"
+
     def _go_on(self, *, is_step: bool) -> None:
         now = self._clock()
         if is_step and self._num_active:

@@ -76,6 +76,11 @@ class WorkerWatch:
         """The worker that `fetch_once` waits for, or one that does not answer; None for none."""
         return self._awaited or min(self._workers.tasks(_PROBE_SECS), key=str, default=None)
 
+    @property
+    def num_lost(self) -> int:
+        """How many workers are lost or given up, as far as that is known without a look."""
+        return len(self._lost | self._given_up)
+
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
         """Ends the process with exit code 138 if a ps falls silent during what is inside."""

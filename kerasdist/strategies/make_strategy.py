@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from kerasdist import tasks
 from kerasdist.cluster import Cluster, Task, proxies
 from kerasdist.config import DeploymentConfig
+from kerasdist.lifetime import process_end
 from kerasdist.preflight import wait_for_peers
+from kerasdist.status import task_status
+from kerasdist.status.start import start as tell_status
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import (
     Choice,
@@ -128,7 +131,10 @@ def make_strategy(
     launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
     if cluster is None:
         cluster = Cluster.from_env(timeout_secs=start_timeout_secs)
+    tell_status(cluster, at_end=process_end.at_end)
     strategy = _join(config, cluster, options)
+    watch = strategy.deployment.step_watch
+    task_status.of_process().note_joined(watch.describe_stuck if watch else None)
     _check_keras()
     from kerasdist.training.hooks import forgotten_scope
 
@@ -149,6 +155,7 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
     num_gpus = count_gpus()
     wanted = config_or_launched(config, cluster, num_gpus=num_gpus)
     choice = choose(wanted, cluster, num_gpus=num_gpus)
+    task_status.of_process().note_replicas(choice.num_replicas)
     if not is_evaluator:  # An evaluator is given what the others need.
         _warn_of_no_effect(options, choice)
     if not choice.needs_cluster:
@@ -268,6 +275,7 @@ def _join_parameter_servers(
     _meet(cluster, facts, options)
     _say_choice(f"as {place_in(cluster)}", choice, cluster.task)
     if not cluster.is_chief:
+        task_status.of_process().state = task_status.SERVING
         serve(
             cluster,
             num_gpus=sum("GPU" in device for device in choice.devices),

@@ -19,5 +19,7 @@ NUM_PROCESSES = "KERASDIST_NUM_PROCESSES"  # How many there are.
 NUM_PS = "KERASDIST_NUM_PS"  # How many of them are parameter servers: the last ranks.
 HOST = "KERASDIST_HOST"  # The host under which the others reach this process.
 PORT = "KERASDIST_PORT"  # The port at which TensorFlow listens in this process.
+STATUS_PORT = "KERASDIST_STATUS_PORT"  # "port" or "host:port" where a task tells its state.
+STATUS_FILE = "KERASDIST_STATUS_FILE"  # The path of a file into which it does.
 SECRET = "KERASDIST_SECRET"  # What all tasks of the job know; see `preflight/shared_key.py`.
 SECRET_FILE = "KERASDIST_SECRET_FILE"  # The path of a file that holds it.

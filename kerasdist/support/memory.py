@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from kerasdist.cluster import Cluster
     from kerasdist.lifetime.termination import Termination
+    from kerasdist.status.task_status import TaskStatus
     from kerasdist.training.context.running_call import RunningCall
     from kerasdist.training.replica.draws import Draws
     from kerasdist.training.replica.replicas import Replica
@@ -35,6 +36,7 @@ class Process:
             TensorFlow is imported.
         open_stdout: The stdout on which a progress bar does not end its line.
         cluster: The cluster of the strategy that was made; None before.
+        status: What others may know of the process, while threads of its own tell them.
         met: The cluster of the processes that have met, by what this one was told: they do it once.
         lock: Held while functions and classes of others are replaced.
         originals: What some thread replaces, by (owner, name): what it was, and how often it is.
@@ -59,6 +61,7 @@ class Process:
     said: set[str] = dataclasses.field(default_factory=set)
     open_stdout: Any = None
     cluster: "Cluster | None" = None
+    status: "TaskStatus | None" = None
     met: dict[Hashable, "Cluster"] = dataclasses.field(default_factory=dict)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     originals: dict[tuple[Any, str], tuple[Any, int]] = dataclasses.field(default_factory=dict)

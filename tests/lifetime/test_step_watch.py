@@ -334,3 +334,15 @@ def test_stacks_say_where_the_program_is(capfd):
     assert said.startswith("The program is here:")
     assert "in test_stacks_say_where_the_program_is\n" in said
     assert "in _print_stacks\n" not in said
+
+
+def test_a_process_that_does_not_end_at_its_limit_is_stuck():
+    clock = Clock()
+    watch = Job(clock, limit_secs=30.0).watches[ZERO]
+    clock.sleep(100)
+    assert watch.describe_stuck() == ""  # Nothing runs.
+    with watch.active():
+        clock.sleep(31)
+        assert watch.describe_stuck() == ""  # It has some seconds to end by itself.
+        clock.sleep(10)
+        assert watch.describe_stuck().startswith("no step has ended for 41 s")

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kerasdist.status import task_status
 from kerasdist.support.replaced_method import ReplacedMethods
 from kerasdist.training.context import peers, traits
 from kerasdist.training.hooks.lazy_logs import LazyLogs
@@ -20,6 +21,7 @@ from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report import chief, drift, dropped_batches, log_lines, lost_worker
 from kerasdist.training.report.progress_bar import ProgressBar
+from kerasdist.training.report.status_feed import StatusFeed
 from kerasdist.training.report.wrapper import Wrapper
 from kerasdist.training.trial import fit
 
@@ -49,6 +51,10 @@ class CallbackList(keras.callbacks.CallbackList):
             isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
         ):
             callbacks = [*callbacks, ProgressBar()]
+        status = task_status.of_process()
+        self._feed = StatusFeed(status) if add_history and status.is_watched else None
+        if self._feed:
+            callbacks = [*callbacks, self._feed]
         self._strategy = getattr(model, "distribute_strategy", None)
         self._is_only_worker = peers.count(self._strategy) == 1
         self._may_drift = False
@@ -118,6 +124,8 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._last_batch = batch
+        if self._feed:
+            self._feed.advance(batch, logs)
         self._share("on_train_batch_end", batch, logs)
         if not self._is_only_worker:
             self._hold_stop()

@@ -3,9 +3,11 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.report.update_counter import StepCounter
@@ -52,6 +54,46 @@ class Rate:
         return sum(each.input * each.steps_per_second for each in self.workers) / max(steps, 1e-9)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What the steps of a `fit` have measured by a moment: numbers that only grow.
+
+    Attributes:
+        secs: The time, in seconds.
+        num_examples: Examples, over all workers.
+        times: As `StepTimes.read`.
+        num_dropped: As `TrainFunction.num_dropped`.
+    """
+
+    secs: float
+    num_examples: int
+    times: np.ndarray
+    num_dropped: np.ndarray
+
+    @classmethod
+    def of(cls, step: Any, secs: float) -> "Reading":
+        """Returns that of a train function at this moment, which is so many seconds."""
+        return cls(secs, int(step.num_examples), step.times.read(), step.num_dropped.copy())
+
+
+class LeftOut:
+    """The steps of a `fit` whose time does not count: a profiler records or compiles them.
+
+    Args:
+        training: The call of `fit`; None leaves nothing out.
+    """
+
+    def __init__(self, training: running_call.RunningCall | None):
+        self._training, self._num_left_out = training, 0
+
+    def is_last_step(self) -> bool:
+        """Whether the step that has just ended is one; to be asked after each."""
+        if self._training is None:
+            return False
+        before, self._num_left_out = self._num_left_out, self._training.num_left_out
+        return self._training.is_recorded or self._training.num_left_out > before
+
+
 class RateMeter:
     """Measures a `fit`, except for compilation, steps that a profiler records, and validation.
 
@@ -63,16 +105,16 @@ class RateMeter:
     def __init__(self, model: keras.Model, *, clock: Callable[[], float] = time.perf_counter):
         self._model, self._clock = model, clock
         self._strategy = model.distribute_strategy
-        self._training = running_call.training_of(model)
-        self._since: tuple | None = None
+        self._exceptions = LeftOut(running_call.training_of(model))
+        self._since: Reading | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
-        self._num_steps = self._num_left_out = 0
+        self._num_steps = 0
         self._steps = StepCounter(model)
 
     def advance(self, batch: int) -> None:
         """Notes the end of a call of `fit` whose last step is `batch` of its epoch, from 0."""
         num_new, self._stepped_at = self._steps.advance(batch), self._clock()
-        if self._since is None or self._is_to_leave_out():
+        if self._since is None or self._exceptions.is_last_step():
             self.restart()
         else:
             self._num_steps += num_new
@@ -81,7 +123,7 @@ class RateMeter:
         """Forgets what was measured: the next measurement begins here."""
         self._restart_at(self._read())
 
-    def _restart_at(self, now: tuple) -> None:
+    def _restart_at(self, now: Reading) -> None:
         self._since, self._num_steps, self._left_out = now, 0, 0.0
 
     def begin_epoch(self) -> None:
@@ -98,18 +140,10 @@ class RateMeter:
         if self._since is None or not self._num_steps:
             return None
         now = self._read()
-        changes = (new - old for new, old in zip(now, self._since, strict=True))
-        secs, num_examples, times, dropped = changes
-        if not num_examples:
-            return None
-        secs -= self._left_out
-        rate = Rate(
-            num_steps=self._num_steps,
-            num_examples=num_examples,
-            secs=secs,
-            workers=tuple(self._shares(times, dropped, secs)),
-        )
-        self._restart_at(now)
+        counted = dataclasses.replace(now, secs=now.secs - self._left_out)
+        rate = rate_between(self._since, counted, self._num_steps, self._strategy)
+        if rate is not None:
+            self._restart_at(now)
         return rate
 
     def look_at_all(self) -> Rate | None:
@@ -126,37 +160,49 @@ class RateMeter:
         workers = (WorkerShare(f"worker {index}", *row) for index, row in enumerate(rows))
         return dataclasses.replace(rate, workers=tuple(workers))
 
-    def _shares(self, times: np.ndarray, dropped: np.ndarray, secs: float) -> Iterator[WorkerShare]:
-        """Yields the shares of the time, for each worker that this task knows.
+    def _read(self) -> Reading:
+        return Reading.of(self._model.train_function, self._stepped_at)
 
-        Args:
-            times: As `StepTimes.read`.
-            dropped: As `TrainFunction.num_dropped`.
-            secs: All the time.
-        """
-        secs = max(secs, 1e-9)
-        are_served = traits.has_remote_variables(self._strategy)
-        for index, row in enumerate(times):
-            num_steps = row[step_times.STEPS] if are_served else self._num_steps
-            num_dropped = dropped[index] if len(dropped) else 0
-            yield WorkerShare(
-                name=f"worker {index}" if are_served else "",
-                input=min(row[step_times.INPUT_SECS] / secs, 1.0),
-                exchange=min(max(row[step_times.EXCHANGE_SECS], 0.0) / secs, 1.0),
-                idle=max(1.0 - row[step_times.SECS_IN_STEPS] / secs, 0.0),
-                steps_per_second=num_steps / secs,
-                examples_per_second=row[step_times.EXAMPLES] / secs,
-                staleness=row[step_times.STALENESS] / max(num_steps, 1.0),
-                dropped=min(num_dropped / max(num_steps, 1.0), 1.0),
-            )
 
-    def _is_to_leave_out(self) -> bool:
-        training = self._training
-        if training is None:
-            return False
-        before, self._num_left_out = self._num_left_out, training.num_left_out
-        return training.is_recorded or training.num_left_out > before
+def rate_between(
+    before: Reading, after: Reading, num_steps: int, strategy: tf.distribute.Strategy
+) -> Rate | None:
+    """Returns what happened between two readings; None if no example was counted.
 
-    def _read(self) -> tuple:
-        step = self._model.train_function
-        return self._stepped_at, int(step.num_examples), step.times.read(), step.num_dropped.copy()
+    Args:
+        before: The earlier reading.
+        after: The later one.
+        num_steps: The steps between them.
+        strategy: Of the model that makes them.
+    """
+    num_examples = after.num_examples - before.num_examples
+    if not num_examples:
+        return None
+    return Rate(
+        num_steps=num_steps,
+        num_examples=num_examples,
+        secs=after.secs - before.secs,
+        workers=tuple(_shares(before, after, num_steps, strategy)),
+    )
+
+
+def _shares(
+    before: Reading, after: Reading, num_steps: int, strategy: tf.distribute.Strategy
+) -> Iterator[WorkerShare]:
+    """Yields the shares of the time, for each worker that this task knows."""
+    secs = max(after.secs - before.secs, 1e-9)
+    dropped = after.num_dropped - before.num_dropped
+    are_served = traits.has_remote_variables(strategy)
+    for index, row in enumerate(after.times - before.times):
+        own_steps = row[step_times.STEPS] if are_served else num_steps
+        num_dropped = dropped[index] if len(dropped) else 0
+        yield WorkerShare(
+            name=f"worker {index}" if are_served else "",
+            input=min(row[step_times.INPUT_SECS] / secs, 1.0),
+            exchange=min(max(row[step_times.EXCHANGE_SECS], 0.0) / secs, 1.0),
+            idle=max(1.0 - row[step_times.SECS_IN_STEPS] / secs, 0.0),
+            steps_per_second=own_steps / secs,
+            examples_per_second=row[step_times.EXAMPLES] / secs,
+            staleness=row[step_times.STALENESS] / max(own_steps, 1.0),
+            dropped=min(num_dropped / max(own_steps, 1.0), 1.0),
+        )

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts
+from kerasdist.status import task_status
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches, data_checks
@@ -93,7 +94,7 @@ class ModelStep:
         is_remote = traits.has_remote_variables(self._strategy)
         adds = any(callback.measures_losses for callback in of_step)
         self._adds_losses, self._shows_apart = adds and (shows_apart or not is_remote), shows_apart
-        self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
+        self.times = make_times(is_on=_measures_time(of_step, trains=trains))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.is_unobserved, self._num_traces_again = False, 0
@@ -358,6 +359,12 @@ def _unless(condition: Any, act: Callable[[], None]) -> None:
         act()
     else:
         tf.cond(condition, lambda: None, act)
+
+
+def _measures_time(callbacks: list[update_callback.StepCallback], *, trains: bool) -> bool:
+    """Whether a step is to measure where its time goes."""
+    is_told = trains and task_status.of_process().measures_time
+    return is_told or any(callback.measures_time for callback in callbacks)
 
 
 def _warn_of_xla(model: keras.Model):
