@@ -160,11 +160,13 @@ def _config(
     """Returns what the flags ask for; None if they leave it to the cluster and the devices."""
     if not any(values[name].present for name in _CONFIG):
         return None
+    # A launch with a range of workers wants none here: it changes.
+    num_workers = 1 if os.environ.get("KERASDIST_WORKERS") else cluster.num_workers
     config = kerasdist.DeploymentConfig(
         num_clones=values.num_clones,
         clone_on_cpu=values.clone_on_cpu,
         replica_id=values.task,
-        num_replicas=_given_or(values.worker_replicas, cluster.num_workers),
+        num_replicas=_given_or(values.worker_replicas, num_workers),
         num_ps_tasks=_given_or(values.num_ps_tasks, cluster.num_ps),
         **_synchronous(values, cluster),
     )

@@ -303,6 +303,25 @@ def test_a_config_counts_more_than_the_clones_of_the_launch_which_is_told(num_cl
     assert [each[:75] for each in told] == (expected if is_told else [])
 
 
+RANGE = {"KERASDIST_WORKERS": "1:4"}
+
+
+def test_a_config_leaves_the_number_of_workers_to_a_launch_with_a_range():
+    cluster = cluster_of({"worker": ["a:1", "b:1", "c:1"]}, "worker")
+    config = DeploymentConfig(num_clones=2, clone_on_cpu=True)
+
+    wanted = config_or_launched(config, cluster, num_gpus=0, environ=RANGE)
+
+    assert choose(wanted, cluster, num_gpus=0).num_replicas == 6
+    told = "Received: num_replicas=3.* KERASDIST_WORKERS=1:4. Leave num_replicas out"
+    with pytest.raises(ValueError, match=told):
+        config_or_launched(DeploymentConfig(num_replicas=3), cluster, num_gpus=0, environ=RANGE)
+    alone = config_or_launched(
+        config, cluster_of({"worker": ["a:1"]}, "worker"), num_gpus=0, environ=RANGE
+    )
+    assert alone == config
+
+
 def launched_with(num_backup_workers, config=None, jobs=WITH_PS, job="chief"):
     environ = {"KERASDIST_NUM_CLONES": "1", "KERASDIST_NUM_BACKUP_WORKERS": num_backup_workers}
     return config_or_launched(config, cluster_of(jobs, job), num_gpus=0, environ=environ)

@@ -170,17 +170,27 @@ class Leader:
         )
         machines = [machine for machine, _ in crew.placed]
         why = _Stop.NOT
-        while not watch.look():
+        while True:
+            has_ended = watch.look()
             self._progress.look(machines)
-            if why is _Stop.NOT and time.monotonic() >= self._deadline:
-                why = _Stop.TIMEOUT
-                watch.stop()
-            elif watch.is_whole and newcomers.are_due():
-                why = _Stop.RESIZE
-                watch.stop()
+            if why is _Stop.NOT:
+                why = self._why_stop(watch, newcomers, machines)
+                if why is not _Stop.NOT:
+                    watch.stop()
+            if has_ended:
+                return why
             time.sleep(_POLL_SECS)
-        self._progress.look(machines)
-        return why
+
+    def _why_stop(
+        self, watch: AttemptWatch, newcomers: Newcomers, machines: Sequence[Machine]
+    ) -> _Stop:
+        if time.monotonic() >= self._deadline:
+            return _Stop.TIMEOUT
+        leaving = [machine.name for machine in machines if not machine.num_places]
+        if leaving:
+            self._say(f"{', '.join(leaving)} leaves: all save and end, and the others go on.")
+            return _Stop.RESIZE
+        return _Stop.RESIZE if watch.is_whole and newcomers.are_due() else _Stop.NOT
 
     def _result(self, end: AttemptEnd, why: _Stop) -> LaunchResult:
         cause = end.cause.root_cause
@@ -190,10 +200,7 @@ class Leader:
         rest = reports.describe_rest(end.lost, end.tasks)
         if why is _Stop.TIMEOUT and end.unfinished:
             cause, exit_code = None, TIMED_OUT
-            unfinished = reports.names(end.unfinished)
-            reason = (
-                f"Not done within {self._settings.timeout_secs:g} s; still running: {unfinished}."
-            )
+            reason = self._late(f"still running: {reports.names(end.unfinished)}")
         elif cause:
             failure = reports.describe_failure(
                 end.cause.failure, self._secs, end.tasks, code=exit_code

@@ -87,8 +87,9 @@ class Newcomers:
     def _tell_why_not(self, number: int) -> None:
         if not self._has_told:
             self._has_told = True
+            do = "does is" if self._num_workers == 1 else "do are"
             self._say(
-                f"{number} workers could run now, but the {self._num_workers} that do are not "
-                "stopped before they have written a checkpoint: all that they have trained would "
-                "be lost. Give `fit` a `kerasdist.callbacks.Checkpoint`."
+                f"{number} workers could run now, but the {self._num_workers} that {do} not "
+                "stopped before there is a checkpoint: all that was trained would be lost. Give "
+                "`fit` a `kerasdist.callbacks.Checkpoint`."
             )

@@ -141,6 +141,9 @@ def config_or_launched(
 ) -> DeploymentConfig | None:
     """Returns a config, or without one what `launch --clones` and `--backup` ask for.
 
+    In a launch with a range of workers, a config says nothing of their number: those that are there
+    count.
+
     Args:
         config: What the program asks for, which counts; there is a warning if the launch differs.
         cluster: What the environment says.
@@ -151,8 +154,9 @@ def config_or_launched(
         None if neither asks for anything.
 
     Raises:
-        ValueError: KERASDIST_NUM_CLONES or KERASDIST_NUM_BACKUP_WORKERS is not a number, or the
-            cluster cannot have so many backup workers.
+        ValueError: KERASDIST_NUM_CLONES or KERASDIST_NUM_BACKUP_WORKERS is not a number, the
+            cluster cannot have so many backup workers, or the config has a number of workers where
+            KERASDIST_WORKERS is a range.
     """
     num_clones = _launched_clones(environ)
     num_backups = _launched_number(environment.NUM_BACKUP_WORKERS, "--backup", environ)
@@ -166,7 +170,20 @@ def config_or_launched(
     if config is None:
         return dataclasses.replace(_config_from(cluster, num_gpus), **asked) if asked else None
     _warn_of_other_wishes(config, asked, environ)
-    return config
+    workers = environ.get(environment.WORKERS)
+    return _with_workers_of_range(config, cluster, workers) if workers else config
+
+
+def _with_workers_of_range(
+    config: DeploymentConfig, cluster: Cluster, workers: str
+) -> DeploymentConfig:
+    if config.num_replicas > 1:
+        raise ValueError(
+            "`num_replicas` cannot be a number where the launch has a range of workers, since it "
+            f"changes. Received: num_replicas={config.num_replicas}, as DeploymentConfig asks for, "
+            f"and {environment.WORKERS}={workers}. Leave num_replicas out."
+        )
+    return dataclasses.replace(config, num_replicas=max(cluster.num_workers, 1))
 
 
 def has_number_of_clones(

@@ -20,7 +20,8 @@ open(f"{task} of attempt {attempt}", "w").write(str(os.getpid()))
 
 def save(step):
     if task == "worker 0":
-        open("step", "w").write(str(step))
+        open("step.new", "w").write(str(step))
+        os.rename("step.new", "step")  # TERM may come in between.
         leave(f"saved:{step}")
 
 def newest():
@@ -44,10 +45,14 @@ def train(secs=600, saves=False):
     while time.monotonic() < until:
         time.sleep(0.01)
         saves and save(newest() + 1)
-        for pid in others:
-            status = open(f"/proc/{pid}/stat").read() if os.path.exists(f"/proc/{pid}") else ") Z"
-            if status.rpartition(") ")[2][0] in "ZX":
-                sys.exit(138)
+        if any(map(is_gone, others)):
+            sys.exit(138)
+
+def is_gone(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(") ")[2][0] in "ZX"
+    except OSError:
+        return True
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -83,9 +88,9 @@ if attempt == 1:
     assert re.search(
         r"\nLost worker 2 after \d+\.\d s: worker 2 was ended by a signal: Killed \(exit code 137\)"
         r"\. A lost place comes back in 1 s\.\n"
-        r"--- restart 1: 3 of 4 workers, checkpoint of step 120 ---\n"
+        r"--- restart 1: 3 of 4 workers, checkpoint of step 12\d ---\n"
         r"4 workers can run now, not only 3: the job saves, and goes on with all 4\.\n"
-        r"--- restart 2: 4 of 4 workers, checkpoint of step 1[3-9]\d ---\n"
+        r"--- restart 2: 4 of 4 workers, checkpoint of step \d{3} ---\n"
         r"All tasks done",
         said,
     )
@@ -106,3 +111,76 @@ time.sleep(30)
     result = kerasdist.launch(program(source), num_workers=(1, 2), resize_secs=0.5)
 
     assert (result.exit_code, result.num_restarts) == (0, 1)
+
+
+def test_a_lost_place_is_back_at_once_if_the_job_cannot_go_on_without_it():
+    source = """
+if attempt == 0:
+    task == "worker 1" and (wait_for_all(), die())
+    train()
+"""
+    result = kerasdist.launch(program(source), num_workers=(2, 2), resize_secs=600)
+
+    assert (result.exit_code, result.num_restarts) == (0, 1)
+    assert sizes_of(result) == [2, 2]
+
+
+def test_a_program_without_checkpoints_is_not_stopped_for_more_workers(capsys):
+    source = """
+if attempt == 0:
+    task == "worker 0" and (wait_for_all(), die())
+    train()
+train(secs=1)
+"""
+    result = kerasdist.launch(program(source), num_workers=(1, 2), resize_secs=0.2)
+
+    assert (result.exit_code, result.num_restarts) == (0, 1)
+    assert capsys.readouterr().out.count("2 workers could run now, but the 1 that does is not") == 1
+
+
+def test_a_worker_that_is_told_to_end_lets_all_save_and_start_again():
+    source = """
+if attempt == 0:
+    if task == "worker 1":
+        wait_for_all()
+        os.kill(os.getpid(), signal.SIGTERM)
+    train()
+"""
+    result = kerasdist.launch(program(source), num_workers=(1, 2), resize_secs=600)
+
+    assert (result.exit_code, result.num_restarts) == (0, 1)
+    assert sizes_of(result) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("end", "num_attempts", "exit_code", "reason"),
+    [
+        ("sys.exit('the same')", 2, 1, "the program failed with the same error twice in a row"),
+        ("sys.exit(2)", 1, 2, "exit code 2 means that the program was called wrongly"),
+        ("die()", 3, 137, "2 restarts in a row, and no new checkpoint in between"),
+        ("attempt < 5 and (save(attempt), die())", 6, 0, ""),
+    ],
+)
+def test_restarts_are_counted_from_the_last_checkpoint(
+    end, num_attempts, exit_code, reason, capsys
+):
+    result = kerasdist.launch(program(end), num_workers=(1, 1), max_restarts=2)
+
+    assert (result.exit_code, result.num_restarts) == (exit_code, num_attempts - 1)
+    told = re.findall("Not started again: (.*)\\.\n", capsys.readouterr().out)
+    assert told == ([reason] if reason else [])
+
+
+def test_values_are_those_of_the_last_attempt(capsys):
+    def train():
+        import os
+        import signal
+
+        attempt = int(os.environ["KERASDIST_RESTART_COUNT"])
+        if attempt == 0 and '"index": 1' in os.environ["TF_CONFIG"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while attempt == 0:
+            signal.pause()
+        return attempt, os.environ["KERASDIST_WORKERS"]
+
+    assert kerasdist.launch(train, num_workers=(1, 2)) == [(1, "1:2")]
