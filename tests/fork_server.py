@@ -129,7 +129,17 @@ def run(command, *, cwd, env, timeout_secs: float, given: str = "") -> tuple[int
         timeout_secs: Time until it is killed, and a `TimeoutError` is raised.
         given: What it reads from stdin.
     """
-    return call(functools.partial(_run, command, cwd, env, timeout_secs, given))
+    ((code, output),) = call(functools.partial(_run, command, cwd, [env], timeout_secs, given))
+    return code, output
+
+
+def run_each(command, *, cwd, envs, timeout_secs: float) -> list[tuple[int, str]]:
+    """Runs a command of Python once with each of several environments, at the same time.
+
+    Returns:
+        The exit code of each, and all that it wrote.
+    """
+    return call(functools.partial(_run, command, cwd, envs, timeout_secs, ""))
 
 
 @atexit.register
@@ -188,23 +198,36 @@ def _answer(connection: Connection, place, request: bytes) -> None:
     os._exit(0)
 
 
-def _run(command, cwd, env, timeout_secs, given) -> tuple[int, str]:
+def _run(command, cwd, envs, timeout_secs, given) -> list[tuple[int, str]]:
     os.chdir(cwd)
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(_started(command, env, given)) for env in envs]
+        end = time.monotonic() + timeout_secs
+        while (codes := [task.poll() for task, _ in started]) and None in codes:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.02)
+        for _, output in started:
+            output.seek(0)
+        outputs = [output.read() for _, output in started]
+    if None in codes:
+        written = "\n".join(outputs)
+        raise TimeoutError(f"{command}: longer than {timeout_secs:g} s\n{written}")
+    return list(zip(codes, outputs, strict=True))
+
+
+@contextlib.contextmanager
+def _started(command, env, given):
+    """Starts a process that ends with the block, and opens the file that it writes."""
     with tempfile.TemporaryFile("w+") as stdin, tempfile.TemporaryFile("w+") as output:
         stdin.write(given)
         stdin.seek(0)
         task = _ForkedTask(command, stdin=stdin.fileno(), stdout=output, env=env)
-        end = time.monotonic() + timeout_secs
         try:
-            while task.poll() is None and time.monotonic() < end:
-                time.sleep(0.02)
+            yield task, output
         finally:
             if task.returncode is None:
                 os.killpg(task.pid, signal.SIGKILL)
-        output.seek(0)
-        if task.returncode is None:
-            raise TimeoutError(f"{command}: longer than {timeout_secs:g} s\n{output.read()}")
-        return task.returncode, output.read()
 
 
 def _start(command, **arguments):
