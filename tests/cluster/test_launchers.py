@@ -19,21 +19,21 @@ from tests.test_preflight import free_addresses
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 PROGRAM = """
-import json, socket
+import json, socket, sys
 import kerasdist
 
 resolve = socket.getaddrinfo
 socket.getaddrinfo = lambda host, *rest, **more: resolve("127.0.0.1", *rest, **more)
-cluster = kerasdist.Cluster.from_env(timeout_secs=60)
+cluster = kerasdist.Cluster.from_env(timeout_secs=float(sys.argv[1]))
 kerasdist.barrier("all are there", timeout_secs=60)
 print(json.dumps([str(cluster.task), cluster.num_workers, cluster.num_ps, cluster.source]))
 """
 
 
-def start(environ) -> subprocess.Popen:
+def start(environ, timeout_secs: float) -> subprocess.Popen:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, str(timeout_secs)],
         env={**kept, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -279,8 +279,9 @@ REFUSED = {
 }
 
 
-def outcomes(environs) -> list[tuple[int, str, str]]:
-    started = [start(environ) for environ in environs]
+def outcomes(environs, *, timeout_secs: float = 60) -> list[tuple[int, str, str]]:
+    """Returns the exit code of each process, and what it wrote to stdout and stderr."""
+    started = [start(environ, timeout_secs) for environ in environs]
     try:
         outputs = [each.communicate(timeout=90) for each in started]
     finally:
@@ -315,6 +316,31 @@ def test_what_does_not_join_says_why_in_one_line(row):
         said = last if is_error else next(each for each in stderr.splitlines() if "Warning" in each)
         assert re.search(line, said), stderr
         assert is_error or json.loads(stdout) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        ([(0, 3, 0), (1, 3, 0), (1, 3, 0)], ["both have rank 1"] * 3),
+        ([(0, 2, 0), (0, 2, 0)], ["both have rank 0"] * 2),
+        ([(0, 3, 0), (1, 3, 0), (2, 4, 0)], ["of rank 2, was told num_processes=4, and that"] * 3),
+        ([(0, 3, 0), (1, 3, 0), (2, 3, 1)], ["of rank 2, was told num_ps=1, and that"] * 3),
+        ([(0, 3, 0), (2, 3, 0)], ["Only 2 of 3 .* within 3 s. Missing: rank 1."] * 2),
+        ([(0, 2, 0), (2, 2, 0)], ["Missing: rank 1.", "from 0 to 1. Received: RANK=2, WORLD_S"]),
+        ([(1, 2, 0)], ["has not let this one, of rank 1, in within 3 s.*nothing listens there"]),
+    ],
+)
+def test_what_does_not_fit_is_one_line_on_every_process(told, lines):
+    of_all = {"MASTER_ADDR": "node-0", "MASTER_PORT": port()}
+    environs = [
+        {**of_all, "RANK": str(rank), "WORLD_SIZE": str(size), "KERASDIST_NUM_PS": str(num_ps)}
+        for rank, size, num_ps in told
+    ]
+
+    for (code, stdout, stderr), line in zip(outcomes(environs, timeout_secs=3), lines, strict=True):
+        *_, last = stderr.splitlines()
+        assert (code, stdout) == (1, "")
+        assert re.search(rf"Error: .*{line}", last), stderr
 
 
 def test_each_row_of_the_table_is_tried():
