@@ -307,7 +307,7 @@ def _workers(text: str) -> int | tuple[int, int]:
         return (int(fewest), int(most)) if colon else int(fewest)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"`--workers` must be a number, such as 4, or a range, such as 1:4. Received: {text!r}."
+            f"must be a number, such as 4, or a range, such as 1:4. Received: {text!r}."
         ) from None
 
 

@@ -107,7 +107,7 @@ def _check_workers(settings: Settings) -> None:
     if not 1 <= fewest <= most:
         raise ValueError(
             "`num_workers` must be a range from at least 1 up to the same or more. Received: "
-            f"num_workers={number!r}, as in --workers {fewest}:{most}."
+            f"num_workers={number!r}."
         )
     if settings.has_chief:
         received = f"num_ps={settings.num_ps}" if settings.num_ps else "chief=True"

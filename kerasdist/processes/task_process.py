@@ -50,6 +50,7 @@ class TaskProcess:
         self._missed_by: Task | None = None
         self._was_told_to_end = False
         self._was_frozen = False
+        self._has_waited = False
         entry = [sys.executable, "-I", "-S", task_entry.__file__, str(os.getpid()), str(guard_pid)]
         launch_note.remove(note)
         with task_log.open_to_append(log) as output:
@@ -96,7 +97,9 @@ class TaskProcess:
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for the other tasks of the cluster, or has met them."""
-        return launch_note.WAITING in launch_note.words_of(self._note)
+        if not self._has_waited:  # It stays so; a note grows with each checkpoint.
+            self._has_waited = launch_note.WAITING in launch_note.words_of(self._note)
+        return self._has_waited
 
     def note_missed_by(self, other: Task) -> None:
         """Counts its end without an error as a failure: another task waits for it in vain."""

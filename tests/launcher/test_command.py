@@ -122,6 +122,13 @@ def test_command_passes_its_settings_on(monkeypatch):
             "`--workers` must be at least 1. Received: --workers=0",
         ),
         (["--chief", "--workers=0", "--", "true"], "Received: --workers=0."),
+        (["--workers=4:1", "--", "true"], "Received: --workers=(4, 1)."),
+        (["--workers=0:1", "--", "true"], "`--workers` must be a range from at least 1 up to"),
+        (["--workers=1:2", "--ps=1", "--", "true"], "Received: --workers=(1, 2), --ps=1."),
+        (["--workers=1:2", "--chief", "--", "true"], "Received: --workers=(1, 2), --chief."),
+        (["--workers=1:5000", "--", "true"], "at most 1,000 tasks, which all run on this machine."),
+        (["--resize-secs=-1", "--", "true"], "Received: --resize-secs=-1.0."),
+        (["--start-timeout-secs=nan", "--", "true"], "Received: --start-timeout-secs=nan."),
         (["--ps=-1", "--", "true"], "Received: --ps=-1."),
         (["--clones=0", "--", "true"], "Received: --clones=0."),
         (["--clones=100000", "--", "true"], "Received: --clones=100000."),
@@ -162,12 +169,23 @@ def test_mistake_is_one_line_with_exit_code_2_and_starts_nothing(arguments, mess
     assert message in printed.err
 
 
+@pytest.mark.parametrize("workers", ["1:", ":2", "1:2:3", "two"])
+def test_what_is_neither_a_number_nor_a_range_is_told_what_is(workers, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["launch", f"--workers={workers}", "--", "true"])
+
+    told = "argument --workers: must be a number, such as 4, or a range, such as 1:4. Received: "
+    assert f"{told}'{workers}'." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("program", "settings", "message"),
     [
         ("python train.py", {}, r"program='python train.py'"),
         (["true", 1], {}, r"program=\['true', 1\]"),
         (["true"], {"num_workers": True}, "num_workers=True"),
+        (["true"], {"num_workers": (1, True)}, r"num_workers=\(1, True\)"),
+        (["true"], {"num_workers": (1, 2, 3)}, "a range of two: .* workers"),
         (["true"], {"chief": 1}, "chief=1"),
         (["true"], {"timeout_secs": "10"}, "timeout_secs='10'"),
         (["true"], {"log_dir": 3}, "`log_dir` must be the path of a folder. Received: log_dir=3"),
