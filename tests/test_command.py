@@ -111,6 +111,22 @@ def test_cluster_comes_from_tf_config(monkeypatch, capsys):
     assert "on each of 2 workers" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("num_ps", "task"),
+    [
+        ("0", "worker 0 of 3 workers, from torchrun (RANK=0, WORLD_SIZE=3)"),
+        ("1", "chief 0 of 1 worker and 1 ps task, from torchrun (RANK=0, WORLD_SIZE=3)"),
+    ],
+)
+def test_cluster_comes_from_a_launcher_and_nobody_is_waited_for(num_ps, task, monkeypatch, capsys):
+    numbers = {"RANK": "0", "WORLD_SIZE": "3", "KERASDIST_NUM_PS": num_ps}
+    for name, value in {**numbers, "MASTER_ADDR": "node-0"}.items():
+        monkeypatch.setenv(name, value)
+
+    assert command.main(["plan"]) == 0
+    assert rows_of(capsys.readouterr().out)["task"] == task
+
+
 def test_clones_come_from_the_launch(monkeypatch, capsys):
     task = {"type": "worker", "index": 1}
     cluster = {"worker": ["a:2222", "b:2222"]}

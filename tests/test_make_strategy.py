@@ -87,6 +87,15 @@ def test_arguments_are_checked_also_where_they_have_no_effect(argument, value, e
         kerasdist.make_strategy(**{argument: value})
 
 
+def test_the_limit_of_the_start_is_that_of_the_meeting(monkeypatch):
+    known = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "1"}
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(kerasdist.ClusterStartError, match=r"within 0\.5 s.*torchrun \(RANK=1, WOR"):
+        kerasdist.make_strategy(start_timeout_secs=0.5)
+
+
 NO_EFFECT = {
     "communication_options": tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1),
     "wait_for_chief": True,

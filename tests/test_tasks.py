@@ -33,6 +33,14 @@ def test_before_make_strategy_the_cluster_of_the_environment_counts(monkeypatch)
     assert not kerasdist.is_chief()
 
 
+def test_a_rank_says_who_is_the_chief_and_nobody_is_waited_for(monkeypatch):
+    known = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "1"}
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+
+    assert not kerasdist.is_chief()
+
+
 def meet_twice():
     kerasdist.barrier("first")
     kerasdist.barrier("second")

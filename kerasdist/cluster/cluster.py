@@ -330,7 +330,8 @@ def _from_membership(
             return _met(told, timeout_secs=timeout_secs, source=found.source)
     except ClusterStartError as error:
         known = f"Rank and number are those of {found.source}."
-        raise ClusterStartError(f"{error} {known} {ALONE_ON_PURPOSE}") from None
+        error.args = (f"{error} {known} {ALONE_ON_PURPOSE}",)
+        raise
 
 
 class _Told(NamedTuple):
