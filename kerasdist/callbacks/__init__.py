@@ -6,6 +6,7 @@ from kerasdist.callbacks.first_step_proof import FirstStepProof as FirstStepProo
 from kerasdist.callbacks.gradient_accumulation import GradientAccumulation as GradientAccumulation
 from kerasdist.callbacks.gradient_clipping import GradientClipping as GradientClipping
 from kerasdist.callbacks.gradient_multipliers import GradientMultipliers as GradientMultipliers
+from kerasdist.callbacks.kubeflow_progress import KubeflowProgress as KubeflowProgress
 from kerasdist.callbacks.loss_averages import LossAverages as LossAverages
 from kerasdist.callbacks.moving_average import MovingAverage as MovingAverage
 from kerasdist.callbacks.on_chief import OnChief as OnChief

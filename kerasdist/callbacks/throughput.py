@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.callbacks.forward_flops import forward_flops, specs_of
 from kerasdist.support.checks import check_int, check_positive
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replicas
 from kerasdist.training.report import log_lines, worker_share
+from kerasdist.training.report.forward_flops import forward_flops, specs_of
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter

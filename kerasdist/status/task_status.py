@@ -30,6 +30,7 @@ class TaskStatus:
     Attributes:
         state: One of those above.
         is_told: Whether the environment was asked how to tell it.
+        tells_kubeflow: Whether Kubeflow gets reports.
         measures_time: Whether steps are to measure what they wait for.
         past_steps: Steps of `fit` in this process, when they were last read.
         past_examples: The examples of these steps, over all workers.
@@ -47,7 +48,7 @@ class TaskStatus:
         self._checkpoint: tuple[int, float, float | None] | None = None
         self._num_readers = 0
         self._has_trained = False
-        self.state, self.is_told = STARTING, False
+        self.state, self.is_told, self.tells_kubeflow = STARTING, False, False
         self.measures_time = False
         self.past_steps = self.past_examples = 0
         self.describe_stuck: Callable[[], str] = str
