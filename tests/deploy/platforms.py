@@ -24,12 +24,12 @@ class Process(NamedTuple):
     Attributes:
         host: The name under which the others reach it.
         environ: Its variables.
-        labels: Those of its pod.
+        command: The arguments of its image, where a manifest has some.
     """
 
     host: str
     environ: dict[str, str]
-    labels: dict[str, str]
+    command: list[str]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def _of_skypilot(documents: Mapping[str, Any]) -> Iterator[Process]:
             "SKYPILOT_NODE_RANK": str(index),
             "SKYPILOT_NODE_IPS": "\n".join(hosts),
         }
-        yield Process(host, {**task["envs"], **told}, {})
+        yield Process(host, {**task["envs"], **told}, [])
 
 
 def _pod(template: Mapping[str, Any], host: str, added: Mapping[str, str]) -> Process:
@@ -167,7 +167,7 @@ def _pod(template: Mapping[str, Any], host: str, added: Mapping[str, str]) -> Pr
     environ = dict(_variables(container["env"], added))
     if _INDEX in added:
         environ["JOB_COMPLETION_INDEX"] = added[_INDEX]
-    return Process(host, environ, template["metadata"]["labels"])
+    return Process(host, environ, container.get("args", []))
 
 
 def _variables(

@@ -16,6 +16,7 @@ from tests.test_preflight import free_addresses
 ROOT = Path(__file__).parents[2]
 MANIFESTS = sorted((ROOT / "deploy").glob("*.yaml"))
 STARTING = [path for path in MANIFESTS if path.stem != "networkpolicy"]
+JOB = ROOT / "deploy/job.yaml"
 PYTHON = ROOT / ".venvs/deploy/bin/python"
 SOME_FIELDS = r"\b(replicas|completions|numNodes|podSelector|cpus):"
 FINAL, WORTH_A_RETRY = (1, 2, 126, 127), (137, 138, 143)
@@ -81,7 +82,9 @@ def test_only_workers_reach_workers(path):
     [policy] = read(ROOT / "deploy/networkpolicy.yaml")
     selected = policy["spec"]["podSelector"]["matchLabels"]
 
-    assert policy["spec"]["ingress"][0]["from"] == [{"podSelector": {"matchLabels": selected}}]
+    workers, monitoring = policy["spec"]["ingress"]
+    assert workers["from"] == [{"podSelector": {"matchLabels": selected}}]
+    assert monitoring["ports"] == [{"port": 9090}]
     for template in pod_templates(read(path)):
         assert selected.items() <= template["metadata"]["labels"].items()
         assert template["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
@@ -115,7 +118,7 @@ def outcome_of_jobset(spec: dict, code: int) -> str:
 
 
 def test_a_job_fails_by_the_program_alone():
-    [_, job] = read(ROOT / "deploy/job.yaml")
+    [_, job] = read(JOB)
 
     assert {outcome_of_job(job["spec"], code)[0] for code in FINAL} == {"PodFailurePolicy"}
     assert {outcome_of_job(job["spec"], code)[0] for code in WORTH_A_RETRY} == {""}
