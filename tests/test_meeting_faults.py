@@ -5,9 +5,13 @@ Each process is a thread here, or a bare socket. Clocks run ten times as fast.
 
 import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,8 @@ from kerasdist.cluster.meeting_host import Host
 from kerasdist.cluster.told import Told
 from kerasdist.messages.patience import Patience
 from tests.test_preflight import free_addresses
+
+ROOT = str(Path(__file__).parents[1])
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -272,3 +278,34 @@ def test_the_port_of_rank_0_may_be_another_job_s(start, address):
         pytest.raises(ClusterStartError, match="is already in use on this machine"),
     ):
         start(0).result()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("calls", "codes", "told"),
+    [
+        ([(1, 2)], [138], "nothing listens there"),
+        ([(0, 3), (1, 3)], [138, 138], "Missing: rank 2"),
+        ([(0, 3), (1, 3), (1, 3)], [1, 1, 1], "both have rank 1"),
+    ],
+)
+def test_whom_nobody_meets_is_worth_a_restart_and_a_contradiction_is_not(
+    address, calls, codes, told
+):
+    host, _, port = address.rpartition(":")
+    known = {"MASTER_ADDR": host, "MASTER_PORT": port, "PATH": os.environ["PATH"]}
+    source = "import kerasdist; kerasdist.Cluster.from_env(timeout_secs=5)"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", source],
+            env={**known, "RANK": str(rank), "WORLD_SIZE": str(number), "PYTHONPATH": ROOT},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, number in calls
+    ]
+    outputs = [process.communicate(timeout=40)[1] for process in processes]
+
+    assert [process.returncode for process in processes] == codes
+    for output in outputs:
+        assert told in output and "Traceback" in output

@@ -7,7 +7,7 @@ from kerasdist.cluster.told import TICK_SECS, VERDICT_SECS, Told
 from kerasdist.messages.addresses import is_taken_here
 from kerasdist.messages.connections import Connection, Connections
 from kerasdist.messages.contact import Contact
-from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.errors import ClusterStartError, error_of
 from kerasdist.messages.patience import Patience
 from kerasdist.messages.shared_key import from_env
 
@@ -30,7 +30,7 @@ class Guest:
     def __init__(self, told: Told, patience: Patience, clock: Callable[[], float]):
         self._told, self._patience, self._clock = told, patience, clock
         self._contact = Contact("the process of rank 0", told.address, clock=clock)
-        self._answer: list[str] | str | None = None
+        self._answer: list[str] | ClusterStartError | None = None
         self._declined_at: float | None = None
         self._is_answered = False
 
@@ -46,16 +46,17 @@ class Guest:
         if isinstance(answer, list):
             return answer
         if answer is not None:
-            raise ClusterStartError(answer)
+            raise answer
         hint = "" if self._is_answered else self._told.describe_local_address()
-        raise ClusterStartError(
+        raise error_of(
             f"The process of rank 0 has not let this one, of rank {self._told.rank}, in within "
             f"{self._patience.timeout_secs:g} s. It was called at {self._told.address}: "
             f"{self._contact.status}. Start it, or read in its log why it ended; check the "
-            f"address, and that this machine reaches it.{hint}"
+            f"address, and that this machine reaches it.{hint}",
+            is_absence=True,
         )
 
-    def ask(self) -> list[str] | str | None:
+    def ask(self) -> list[str] | ClusterStartError | None:
         """Returns where all are, or why they do not meet; None if there was no answer in time."""
         with Connections(None, clock=self._clock, shared_key=from_env()) as connections:
             try:
@@ -82,7 +83,7 @@ class Guest:
             case {"kerasdist": "cluster", "found": [*found]}:
                 self._answer = [str(address) for address in found]
             case {"kerasdist": "stop", "reason": reason}:
-                self._answer = str(reason)
+                self._answer = error_of(str(reason), is_absence=message.get("is_absence"))
             case {"kerasdist": "declined", "reason": reason}:
                 connections.drop(connection, str(reason))
                 self._check_is_first(str(message.get("address", "")))
@@ -98,7 +99,7 @@ class Guest:
         now = self._patience.secs
         self._declined_at = now if self._declined_at is None else self._declined_at
         if now >= self._declined_at + _STAYS_SECS:
-            self._answer = (
+            self._answer = ClusterStartError(
                 f"The job runs already, and its process of rank {self._told.rank} is on this "
                 f"machine, at {address}. Often that has started this one, which inherits its "
                 "variables. Set TF_CONFIG={} for a process that runs by itself, or end the other."

@@ -15,7 +15,7 @@ from kerasdist.cluster.told import TICK_SECS, VERDICT_SECS, Told, is_loopback
 from kerasdist.messages.address import bracketed, split_address
 from kerasdist.messages.addresses import is_here, listen
 from kerasdist.messages.connections import Connection, Connections
-from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.errors import ClusterStartError, error_of
 from kerasdist.messages.patience import Patience
 from kerasdist.messages.shared_key import from_env
 from kerasdist.support import environment
@@ -59,7 +59,8 @@ class Host:
         except BaseException as error:
             with connections:
                 if isinstance(error, ClusterStartError):  # Ctrl-C need not be polite.
-                    self._tell_all(connections, "stop", reason=str(error))
+                    said = {"reason": str(error), "is_absence": error.is_absence}
+                    self._tell_all(connections, "stop", **said)
                     connections.hang_up()
             raise
         found = self._found()
@@ -79,8 +80,8 @@ class Host:
                 min(self._patience.timeout_secs, VERDICT_SECS), report=say, clock=self._clock
             )
             verdict = Guest(self._told, patience, clock=self._clock).ask()
-            if isinstance(verdict, str):
-                raise ClusterStartError(verdict) from None
+            if isinstance(verdict, ClusterStartError):
+                raise verdict from None
             raise
 
     def _gather(self, connections: Connections) -> None:
@@ -97,7 +98,7 @@ class Host:
             if self._problems and (not missing or self._patience.secs >= decide_at):
                 raise ClusterStartError(self._describe_problems())
             if self._patience.is_over:
-                raise ClusterStartError(self._describe_missing(missing, connections))
+                raise error_of(self._describe_missing(missing, connections), is_absence=True)
             if self._patience.report(_names(missing)):
                 for connection in connections.tasks():
                     _ask(connection, _names(missing))

@@ -1,6 +1,6 @@
 """The part of a task that waits for what the leader says."""
 
-from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.errors import error_of
 from kerasdist.preflight.rendezvous import Rendezvous
 
 # The leader's verdict names everyone, so give it the time to arrive.
@@ -29,7 +29,7 @@ def follow(rendezvous: Rendezvous, *, may_be_late: bool) -> None:
             rendezvous.report(f"{rendezvous.name} joins the job, which runs already.")
             return
         rendezvous.report_progress([leader])
-    raise ClusterStartError(rendezvous.describe_missing([leader]))
+    raise error_of(rendezvous.describe_missing([leader]), is_absence=True)
 
 
 def _is_late(rendezvous: Rendezvous) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kerasdist.messages.connections import Connection
 from kerasdist.messages.contact import Contact
-from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.errors import ClusterStartError, error_of
 from kerasdist.preflight.handshake import describe_differences
 from kerasdist.preflight.rendezvous import Rendezvous
 
@@ -24,7 +24,7 @@ def lead(rendezvous: Rendezvous) -> None:
     try:
         _gather(rendezvous)
     except ClusterStartError as error:
-        rendezvous.tell_all("stop", reason=str(error))
+        rendezvous.tell_all("stop", reason=str(error), is_absence=error.is_absence)
         raise
     # Whoever called is not told: that may be a second process that believes to be this task.
     for contact in rendezvous.contacts.values():
@@ -50,7 +50,7 @@ def _gather(rendezvous: Rendezvous) -> None:
         if differences and (not unanswered or rendezvous.secs >= decide_at):
             raise ClusterStartError(_describe_differences(differences.values()))
         if rendezvous.secs >= rendezvous.timeout_secs:
-            raise ClusterStartError(rendezvous.describe_missing(missing))
+            raise error_of(rendezvous.describe_missing(missing), is_absence=True)
         rendezvous.report_progress(missing)
 
 

@@ -11,7 +11,7 @@ from kerasdist.cluster import Cluster
 from kerasdist.messages.addresses import is_here, listen
 from kerasdist.messages.connections import Connection, Connections
 from kerasdist.messages.contact import Contact
-from kerasdist.messages.errors import ClusterStartError
+from kerasdist.messages.errors import ClusterStartError, error_of
 from kerasdist.messages.shared_key import from_env
 from kerasdist.preflight.handshake import Handshake, describe_other_run
 from kerasdist.support.background import in_background
@@ -103,7 +103,7 @@ class Rendezvous:
             if connection.handshake is None:
                 self.connections.drop(connection, "something answers there, but it is not a task")
             elif message["kerasdist"] == "stop":
-                raise ClusterStartError(str(message.get("reason")))
+                raise error_of(str(message.get("reason")), is_absence=message.get("is_absence"))
             elif not connection.end:
                 yield connection, message
 
@@ -120,7 +120,7 @@ class Rendezvous:
         if not connection.is_call and handshake.task in self.contacts:
             self.contacts[handshake.task].call_soon()
 
-    def tell_all(self, kind: str, **content: str) -> None:
+    def tell_all(self, kind: str, **content: str | bool) -> None:
         """Sends a message to every task that has said who it is."""
         for connection in self.connections.tasks():
             connection.send({"kerasdist": kind, **content})

@@ -222,7 +222,7 @@ kerasdist.make_strategy(start_timeout_secs=30)
 """,
 )
 def test_worker_that_never_starts_is_named(outcome):
-    assert outcome.codes == [1, 1, 1]
+    assert outcome.codes == [138, 138, 138]
     for output in outcome.outputs:
         assert "The cluster was not complete within 30 s. chief 0" in output
         assert "worker 1 (127.0.0.1:1): connection refused" in output
