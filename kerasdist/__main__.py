@@ -355,8 +355,15 @@ _LAUNCH_FLAGS: dict[str, tuple[str, str, dict]] = {
     ),
     "network": (
         "--network",
-        "isolated: the cluster reaches no other machine, and none reaches it",
+        "isolated: the cluster reaches no other machine, and none reaches it (default, except "
+        "with --rendezvous)",
         {"choices": launcher.NETWORKS},
+    ),
+    "rendezvous": (
+        "--rendezvous",
+        "where the launches of one job meet, one on each machine, each with one worker; the one "
+        "on HOST leads",
+        {"metavar": "HOST:PORT"},
     ),
 }
 

@@ -57,7 +57,7 @@ def run_cluster(
     num_backup_workers: int | None = None,
     timeout_secs: float = 120.0,
     stop_on_failure: bool = True,
-    network: str = "isolated",
+    network: str | None = None,
 ) -> list[TaskOutput]:
     """Runs a program as all tasks of a cluster and returns what each did.
 
@@ -92,7 +92,7 @@ def run_cluster(
         assert [result.value for result in results] == [True, False]
         ```
     """
-    with signals_end_the_launch(), Guard(isolate=network == ISOLATED) as guard:
+    with signals_end_the_launch(), Guard(isolate=network in (None, ISOLATED)) as guard:
         settings = Settings(
             num_workers=num_workers,
             num_ps=num_ps,

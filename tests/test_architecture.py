@@ -50,7 +50,7 @@ MAY_IMPORT = {
         *("checkpoints", "comparison", "lifetime", "patterns", "plan", "private"),
         *("status", "support", "tasks", "trace", "training"),
     },
-    "processes": {"cluster", "config", "support"},
+    "processes": {"cluster", "config", "messages", "support"},
     "launcher": {"cluster", "messages", "processes", "support"},
     "testing": {"cluster", "launcher", "processes", "support"},
     "plan": {"cluster", "private", "strategies", "support", "training"},

@@ -170,7 +170,7 @@ class Host:
 
     def _describe_missing(self, missing: list[int], connections: Connections) -> str:
         told, secs = self._told, f"{self._patience.timeout_secs:g} s"
-        refused = [f"from {host}: {why}" for host, why in connections.turned_away.items()]
+        refused = [f"from {host}: {why}" for host, why in sorted(connections.turned_away)]
         return (
             f"Only {told.num_processes - len(missing)} of {told.num_processes} processes have "
             f"come to {told.address} within {secs}. Missing: {_names(missing)}. "

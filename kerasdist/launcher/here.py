@@ -55,14 +55,14 @@ def run_here(
     )
 
     def plan(tasks: Sequence[Task], addresses: Mapping[Task, str]) -> str:
-        if guard.network != ISOLATED and settings.network == ISOLATED:
+        if guard.network != ISOLATED and settings.is_isolated:
             print(reports.open_ports_warning(guard.network, addresses), file=sys.stderr)
         return reports.describe_plan(
             title or shlex.join(program),
             settings,
             tasks,
             addresses,
-            network=guard.network,
+            network=reports.describe_network(guard.network, addresses),
             log_dir=machine.log_dir,
         )
 

@@ -11,8 +11,9 @@ from typing import Any, TypeVar, Unpack, overload
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
 from kerasdist.launcher.here import run_here
+from kerasdist.launcher.rendezvous import run_at_rendezvous
 from kerasdist.launcher.reports import describe_timeout
-from kerasdist.processes.guard import ISOLATED, Guard
+from kerasdist.processes.guard import Guard
 from kerasdist.processes.result import LaunchResult
 from kerasdist.processes.settings import Settings, SettingsOfLaunch
 from kerasdist.support.exit_codes import SIGNALED, TIMED_OUT
@@ -60,7 +61,8 @@ def launch(
     resize_secs: float = 60.0,
     frozen_timeout_secs: float = 60.0,
     log_dir: str | os.PathLike[str] | None = None,
-    network: str = "isolated",
+    network: str | None = None,
+    rendezvous: str | None = None,
 ):
     """Runs a program as all tasks of a cluster on this machine, each in a process of its own.
 
@@ -102,7 +104,12 @@ def launch(
         log_dir: Directory of the log files; `kerasdist_logs/<run id>` by default.
         network: "isolated": the cluster has its own network if the system allows it, since
             TensorFlow's servers listen on every interface without authentication; the tasks then
-            reach files but no other machine. "host": they share the network of this machine.
+            reach files but no other machine. "host": they share the network of this machine. The
+            default is "isolated", and with a rendezvous "host".
+        rendezvous: "host:port" where the launches of one job meet, each of which runs one worker,
+            most often on a machine of its own; `num_workers` counts those of the job. All get the
+            same arguments and a command. The launch on whose machine the host is leads; if it
+            ends, all do.
 
     Returns:
         For a command, a `LaunchResult` with the exit codes. For a function, the list of the values
@@ -137,12 +144,11 @@ def launch(
         frozen_timeout_secs=frozen_timeout_secs,
         log_dir=log_dir,
         network=network,
+        rendezvous=rendezvous,
     )
     if callable(program):
         return _launch_function(program, settings)
-    command = checked(program)
-    with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
-        return run_here(command, settings, guard=guard, stream=sys.stdout)[0]
+    return _launch_command(checked(program), settings)
 
 
 @contextlib.contextmanager
@@ -165,9 +171,21 @@ def _exit(number: int, _: object):
     raise SystemExit(SIGNALED + number)
 
 
+def _launch_command(command: list[str], settings: Settings) -> LaunchResult:
+    with signals_end_the_launch(), Guard(isolate=settings.is_isolated) as guard:
+        if settings.rendezvous:
+            return run_at_rendezvous(command, settings, guard=guard, stream=sys.stdout)
+        return run_here(command, settings, guard=guard, stream=sys.stdout)[0]
+
+
 def _launch_function(function: Callable, settings: Settings):
+    if settings.rendezvous:
+        raise ValueError(
+            "`program` must be a command where launches meet: a function would be another one in "
+            f"each. Received: program={function!r}, rendezvous={settings.rendezvous!r}."
+        )
     title = f"{getattr(function, '__qualname__', repr(function))}()"
-    with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
+    with signals_end_the_launch(), Guard(isolate=settings.is_isolated) as guard:
         program = function_program.pack(function, guard.folder)
         result, end = run_here(program, settings, guard=guard, stream=sys.stdout, title=title)
         if result.exit_code == TIMED_OUT and not result.root_cause:

@@ -49,6 +49,8 @@ class LocalMachine:
         console: Shows the output.
         run_id: Value of KERASDIST_RUN_ID in every task.
         num_places: How many workers can run here at a time.
+        name: What lines for the user call it.
+        host: Under which the tasks reach each other.
         for_all: Whether a failed task leaves the others running until they end by themselves.
 
     Attributes:
@@ -57,8 +59,6 @@ class LocalMachine:
     Raises:
         UsageError: The folder of the logs cannot be written.
     """
-
-    name = "this machine"
 
     def __init__(
         self,
@@ -70,9 +70,13 @@ class LocalMachine:
         console: Console,
         run_id: str,
         num_places: int,
+        name: str = "this machine",
+        host: str = "127.0.0.1",
         for_all: bool = False,
     ):
         self.num_places = num_places
+        self.name = name
+        self._host = host
         self.newest_step: int | None = None
         self._program = program
         self._settings = settings
@@ -94,7 +98,7 @@ class LocalMachine:
 
     def addresses(self, number: int) -> list[str]:
         """Returns so many free addresses; the ports of an earlier attempt may still be held."""
-        return free_addresses(number)
+        return free_addresses(number, host=self._host)
 
     def start(self, tasks: Sequence[Task], addresses: Mapping[Task, str], attempt: Attempt) -> None:
         """Starts tasks; the mark of the attempt stands in all logs, also of those that are away."""

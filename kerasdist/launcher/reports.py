@@ -24,7 +24,7 @@ def describe_plan(
     addresses: Mapping[Task, str],
     *,
     network: str,
-    log_dir: Path,
+    log_dir: Path | str,
 ) -> str:
     """Returns the plan of a launch on this machine.
 
@@ -33,36 +33,43 @@ def describe_plan(
         settings: Those of the launch.
         tasks: Those of the first attempt.
         addresses: Theirs; an evaluator has none.
-        network: "isolated", or why it is not.
+        network: Which one, and who else is there.
         log_dir: The folder of the logs.
     """
     rows = [("program", textwrap.shorten(title, _LONGEST_TITLE))]
     if settings.is_elastic:
         rows += [("workers", f"{settings.fewest_workers} to {settings.most_workers}")]
     rows += [(str(task), addresses.get(task, "outside the cluster")) for task in tasks]
-    rows += [("network", _describe_network(network, addresses)), ("logs", f"{log_dir}")]
+    rows += [("network", network), ("logs", f"{log_dir}")]
     return "\n".join(["Launch", *(f"  {line}" for line in in_columns(rows))])
 
 
-def _describe_network(network: str, addresses: Mapping[Task, str]) -> str:
+def describe_network(network: str, addresses: Mapping[Task, str]) -> str:
+    """Returns which network the tasks of this machine have.
+
+    Args:
+        network: "isolated", or why it is not.
+        addresses: Those of the tasks.
+    """
     if network == ISOLATED:
         return "isolated: the tasks reach each other and no one else"
     return (
-        f"that of this machine: {_ports(addresses)} open, without a password, on "
+        f"that of this machine: {ports(addresses)} open, without a password, on "
         f"{', '.join(addresses_of_this_machine())}"
     )
 
 
-def _ports(addresses: Mapping[Task, str]) -> str:
-    ports = [str(split_address(address)[1]) for address in addresses.values()]
-    return f"port{'' if len(ports) == 1 else 's'} {', '.join(ports)}"
+def ports(addresses: Mapping[Task, str]) -> str:
+    """Returns the ports of tasks in a row."""
+    numbers = [str(split_address(address)[1]) for address in addresses.values()]
+    return f"port{'' if len(numbers) == 1 else 's'} {', '.join(numbers)}"
 
 
 def open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
     """Returns what is said if a launch cannot have a network of its own."""
     return (
         f"warning: The cluster is open to the network ({reason}). TensorFlow's servers listen on "
-        f"every interface, without authentication, on {_ports(addresses)}: whoever connects can "
+        f"every interface, without authentication, on {ports(addresses)}: whoever connects can "
         "run programs as you. Close them with a firewall, or allow user namespaces "
         "(docs/clusters.md)."
     )

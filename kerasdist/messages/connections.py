@@ -208,7 +208,7 @@ class Connections:
         self._listener = listener
         self._clock = clock
         self._shared_key = shared_key
-        self.turned_away: dict[str, str] = {}
+        self.turned_away: set[tuple[str, str]] = set()
         self._selector = selectors.DefaultSelector()
         if listener is not None:
             listener.setblocking(False)
@@ -281,7 +281,7 @@ class Connections:
             messages = connection.read()
         except ValueError:
             if connection.refusal and not connection.is_call:
-                self.turned_away[connection.other_host] = connection.refusal
+                self.turned_away.add((connection.other_host, connection.refusal))
             self.drop(connection, connection.describe_end())
             return
         for message in messages:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from kerasdist.config import check_num_clones
+from kerasdist.messages.address import check_address, split_address
 from kerasdist.support.checks import (
     check_bool,
     check_choice,
@@ -17,6 +18,7 @@ from kerasdist.support.checks import (
 from kerasdist.support.remote_path import is_remote
 
 NETWORKS = ("isolated", "host")
+_EVERY_INTERFACE = ("0.0.0.0", "::")
 _RESTARTS_OF_RANGE = 3
 
 
@@ -42,7 +44,8 @@ class Settings:
     resize_secs: float = 60.0
     frozen_timeout_secs: float = 60.0
     log_dir: str | os.PathLike[str] | None = None
-    network: str = "isolated"
+    network: str | None = None
+    rendezvous: str | None = None
 
     def __post_init__(self) -> None:
         _check_workers(self)
@@ -63,12 +66,20 @@ class Settings:
                 "`log_dir` must be a folder on this machine. Received: "
                 f"log_dir={self.log_dir!r}. Mount the storage, or copy the logs there afterwards."
             )
-        check_choice("network", self.network, NETWORKS)
+        if self.network is not None:
+            check_choice("network", self.network, NETWORKS)
+        if self.rendezvous is not None:
+            _check_rendezvous(self)
 
     @property
     def has_chief(self) -> bool:
         """Whether there is a chief; with parameter servers there always is one."""
         return self.chief or self.num_ps > 0
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the tasks should have a network of their own."""
+        return (self.network or ("host" if self.rendezvous else "isolated")) == "isolated"
 
     @property
     def is_elastic(self) -> bool:
@@ -91,6 +102,27 @@ class Settings:
         if self.max_restarts is None:
             return _RESTARTS_OF_RANGE if self.is_elastic else 0
         return self.max_restarts
+
+
+def _check_rendezvous(settings: Settings) -> None:
+    check_address("`rendezvous`", settings.rendezvous)
+    received = f"Received: rendezvous={settings.rendezvous!r}"
+    host, _ = split_address(str(settings.rendezvous))
+    if host in _EVERY_INTERFACE:
+        raise ValueError(
+            f"`rendezvous` needs the name of one machine, which the others call. {received}."
+        )
+    if settings.has_chief or settings.evaluator:
+        raise ValueError(
+            "`rendezvous` is for workers alone: each agent runs one. "
+            f"{received}, num_ps={settings.num_ps}, chief={settings.chief}, "
+            f"evaluator={settings.evaluator}."
+        )
+    if settings.network == "isolated":
+        raise ValueError(
+            "`rendezvous` needs the network of the machines. "
+            f"{received}, network={settings.network!r}. Leave the network out."
+        )
 
 
 def _check_workers(settings: Settings) -> None:
@@ -151,7 +183,8 @@ class SettingsOfLaunch(TypedDict, total=False):
     resize_secs: float
     frozen_timeout_secs: float
     log_dir: str | os.PathLike[str] | None
-    network: str
+    network: str | None
+    rendezvous: str | None
 
 
 # The command takes its defaults from here; `launch` and `run_cluster` have the same ones.

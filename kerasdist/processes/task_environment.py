@@ -56,13 +56,13 @@ def _check_room(num_tasks: int):
         )
 
 
-def free_addresses(number: int) -> list[str]:
-    """Returns so many addresses on this machine.
+def free_addresses(number: int, *, host: str = "127.0.0.1") -> list[str]:
+    """Returns so many addresses on this machine, which the other tasks know by that host.
 
     Raises:
         UsageError: There are fewer free ports.
     """
-    return [f"127.0.0.1:{port}" for port in _free_ports(number)]
+    return [f"{host}:{port}" for port in _free_ports(number)]
 
 
 def addresses_of_this_machine() -> list[str]:

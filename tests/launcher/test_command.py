@@ -111,6 +111,7 @@ def test_command_passes_its_settings_on(monkeypatch):
         "frozen_timeout_secs": 8.0,
         "log_dir": "logs",
         "network": "host",
+        "rendezvous": None,
     }
 
 
