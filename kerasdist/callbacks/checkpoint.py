@@ -94,6 +94,9 @@ class Checkpoint(UpdateCallback):
         save_on_term: Whether SIGTERM, as sent by a scheduler that takes the machine back, is
             answered with a checkpoint after the running step, or at the end of `fit` after the
             last one, the same on all workers, and exit code 143.
+        on_every_machine: Whether the first worker of each machine writes the same checkpoint, as
+            the chief does, so that the loss of a machine loses none. It is for a `directory` on
+            disks that the machines do not share: on a shared one, they remove each other's.
         on_error: What to do if a checkpoint cannot be written, which is tried out before the first
             step: "warn" goes on training, and tries again with the next one; on a full disk, the
             oldest makes room for it; the end of `fit` says which is the newest if the last one
@@ -106,9 +109,9 @@ class Checkpoint(UpdateCallback):
     Raises:
         TypeError, ValueError: Both of `every_steps` and `every_secs` are given; `every_steps` or
             `keep` is not an int of at least 1; `keep_best` is not an int, or negative; `every_secs`
-            is not a number, or negative; `monitor` is not a str; `weights_if_changed` or
-            `save_on_term` is not a bool; `mode` or `on_error` is not one of these; or `directory`
-            is not the path of a folder.
+            is not a number, or negative; `monitor` is not a str; `weights_if_changed`,
+            `save_on_term` or `on_every_machine` is not a bool; `mode` or `on_error` is not one of
+            these; or `directory` is not the path of a folder.
         Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
             model, optimizer or batch size.
         ValueError: When `fit` begins: this Checkpoint has seen another model trained to its end in
@@ -139,6 +142,7 @@ class Checkpoint(UpdateCallback):
         mode: str = "auto",
         weights_if_changed: bool = False,
         save_on_term: bool = True,
+        on_every_machine: bool = False,
         on_error: str = "warn",
     ):
         super().__init__()
@@ -147,6 +151,7 @@ class Checkpoint(UpdateCallback):
         check_int("keep_best", keep_best, at_least=0)
         check_bool("weights_if_changed", weights_if_changed)
         check_bool("save_on_term", save_on_term)
+        check_bool("on_every_machine", on_every_machine)
         check_text("monitor", monitor)
         check_choice("mode", mode, ("auto", "min", "max"))
         check_choice("on_error", on_error, ("warn", "raise"))
@@ -156,7 +161,7 @@ class Checkpoint(UpdateCallback):
         self.keep_best, self.monitor = keep_best, monitor
         self.mode = _mode_of(monitor) if mode == "auto" else mode
         self.weights_if_changed, self.on_error = weights_if_changed, on_error
-        self.save_on_term = save_on_term
+        self.save_on_term, self.on_every_machine = save_on_term, on_every_machine
         self.resumed_from: str | None = None
         self._last_model: weakref.ref | None = None  # The one of the last `fit` that has ended.
         self._preemption = Preemption()
@@ -197,7 +202,12 @@ class Checkpoint(UpdateCallback):
         self._resumption = self._begin(call, fit, saved)
         self._writer = self._make_writer()
         is_over = self._resumption is not None and self._resumption.is_over
-        if not is_over and peers.is_chief(self.model.distribute_strategy):
+        strategy = self.model.distribute_strategy
+        writes = peers.is_chief(strategy)
+        if self.on_every_machine:
+            writes = writes or peers.is_first_on_machine(strategy)
+            self._run = resumption.agreed_run(strategy, self._run)
+        if not is_over and writes:
             self._writer.begin()
         self._snapshots = Snapshots(
             *(call, self._folder, self._writer),
@@ -206,6 +216,7 @@ class Checkpoint(UpdateCallback):
             epochs=self._epochs(),
             first_rates=first_rates,
             resumed=self._resumption,
+            writes=writes,
         )
         running_call.at_end(self.model, self._end_writing)
         self._counter = self._make_counter()

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -82,6 +82,21 @@ class Folder:
         Raises:
             OSError, tf.errors.OpError: It cannot be written. Nothing that was there is lost.
         """
+        self._put(step, lambda local: saved.write(local, record, arrays, save_weights))
+
+    def write_copy(self, step: int, files: Mapping[str, bytes]) -> None:
+        """Writes a checkpoint that another worker has; it replaces one of the same step.
+
+        Args:
+            step: Its number.
+            files: What is in each of its files.
+
+        Raises:
+            OSError, tf.errors.OpError: It cannot be written. Nothing that was there is lost.
+        """
+        self._put(step, lambda local: saved.write_files(local, files))
+
+    def _put(self, step: int, fill: Callable[[str], None]):
         tf.io.gfile.makedirs(self.path)
         if is_remote(self.path):
             local = tempfile.mkdtemp(prefix="kerasdist_")
@@ -91,7 +106,7 @@ class Folder:
             if not is_remote(self.path):
                 _remove(local)  # A process of the same name may have left it.
             os.makedirs(local, exist_ok=True)
-            saved.write(local, record, arrays, save_weights)
+            fill(local)
             self._publish(local, step)
         finally:
             shutil.rmtree(local, ignore_errors=True)

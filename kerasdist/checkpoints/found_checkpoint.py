@@ -56,8 +56,8 @@ def check_agreement(directory: str, steps: Sequence[int]) -> None:
     if len(set(steps)) > 1:
         raise RuntimeError(
             f"The workers see different checkpoints in {directory!r}: the newest are of the steps "
-            f"{', '.join(map(str, steps))} ({MISSING}: none, {UNREADABLE}: unreadable). Use a "
-            "folder that all of them share."
+            f"{', '.join(map(str, steps))} ({MISSING}: none, {UNREADABLE}: unreadable). Remove "
+            "those of another training, or use a folder that all of them share."
         )
 
 

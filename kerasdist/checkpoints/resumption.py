@@ -6,6 +6,7 @@ done so before the checkpoint was written. So it is restored in the midst of the
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,9 @@ from kerasdist.checkpoints.found_checkpoint import (
     describe_rates,
 )
 from kerasdist.checkpoints.record_file import CorruptCheckpointError
-from kerasdist.checkpoints.saved import Saved
+from kerasdist.checkpoints.saved import FILES, Saved, files_of
 from kerasdist.private import keras_fit, keras_optimizers
+from kerasdist.support.terminal import say
 from kerasdist.training.context import peers, running_call
 
 # The name of the packed array that holds tf.data's state of an iterator.
@@ -42,9 +44,25 @@ DATA_STATE = "data/iterator"
 def agreed_newest(folder: Folder, strategy: tf.distribute.Strategy) -> Saved | None:
     """Returns the newest checkpoint that is whole, the same for all workers.
 
+    Where the workers share no disk, it is copied to those that lack it.
+
+    Raises:
+        OSError: One that may be whole cannot be read, or the copy cannot be written.
+        RuntimeError: The workers see different ones, which are not of one training.
+    """
+    saved, steps, are_of_one_run = _look(folder, strategy)
+    if len(set(steps)) > 1 and UNREADABLE not in steps and are_of_one_run:
+        _spread(folder, strategy, saved, steps)
+        saved, steps, _ = _look(folder, strategy)
+    check_agreement(folder.path, steps)
+    return saved
+
+
+def _look(folder: Folder, strategy: tf.distribute.Strategy) -> tuple[Saved | None, list[int], bool]:
+    """Returns the newest checkpoint here, its step on each worker, and whether all are of one run.
+
     Raises:
         OSError: One that may be whole cannot be read.
-        RuntimeError: The workers see different ones.
     """
     saved = error = None
     try:
@@ -52,11 +70,33 @@ def agreed_newest(folder: Folder, strategy: tf.distribute.Strategy) -> Saved | N
     except OSError as caught:  # Others may be able to read it.
         error = caught
     step = UNREADABLE if error else saved.step if saved else MISSING
-    steps = peers.gather(strategy, np.array([step]))
+    run = zlib.crc32(saved.record["run"].encode()) if saved else 0
+    found = peers.gather(strategy, np.array([step, run]))
     if error:
         raise error
-    check_agreement(folder.path, [int(each) for each in steps[:, 0]])
-    return saved
+    runs = {run for step, run in found if step != MISSING}
+    return saved, [int(step) for step, _ in found], len(runs) == 1
+
+
+def _spread(
+    folder: Folder, strategy: tf.distribute.Strategy, saved: Saved | None, steps: list[int]
+) -> None:
+    """Gives the newest checkpoint of all workers to the machines that lack it."""
+    source = steps.index(max(steps))
+    is_source = peers.index_of(strategy) == source
+    own = files_of(saved) if is_source and saved else {}
+    files = {name: peers.send(strategy, own.get(name, b""), source=source) for name in FILES}
+    is_here = steps[peers.index_of(strategy)] == steps[source]
+    if not is_here and peers.is_first_on_machine(strategy):
+        folder.write_copy(steps[source], files)
+        step, worker = steps[source], peers.tasks(strategy)[source]
+        say(f"The checkpoint of step {step} is copied from {worker} into {folder.path!r}.")
+    peers.sum_over(strategy, 0)  # Others look for it when it is there.
+
+
+def agreed_run(strategy: tf.distribute.Strategy, run: str) -> str:
+    """Returns the name by which the chief calls a training that begins, the same on all workers."""
+    return f"{int(peers.gather(strategy, np.array([int(run, 16)]))[0, 0]):012x}"
 
 
 def agreed_end(

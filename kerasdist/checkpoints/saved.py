@@ -177,6 +177,28 @@ def write(folder: str, record: Record, arrays: Arrays, save_weights: SaveWeights
         force_to_disk(os.path.join(folder, name))
 
 
+def files_of(checkpoint: Saved) -> dict[str, bytes]:
+    """Returns what is in each file of a checkpoint."""
+    return {name: _content(os.path.join(checkpoint.path, name)) for name in FILES}
+
+
+def write_files(folder: str, files: Mapping[str, bytes]) -> None:
+    """Writes the files of a checkpoint as they are, and forces them to the disk.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    for name, content in files.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+        force_to_disk(os.path.join(folder, name))
+
+
+def _content(path: str) -> bytes:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
 def _listed(record: Mapping, entry: str) -> dict[str, Any]:
     """Returns what a record says of each file of a checkpoint."""
     found = record.get(entry)

@@ -43,6 +43,7 @@ class Snapshots:
         epochs: The last epoch it is to train.
         first_rates: The learning rates with which it begins, if it does not go on.
         resumed: What it goes on from, of which nothing may be left to train; None if it begins.
+        writes: Whether this worker writes; all take part in what is saved.
 
     Attributes:
         last_step: That of the last checkpoint that was asked for; of the one that it goes on from,
@@ -63,11 +64,13 @@ class Snapshots:
         epochs: int,
         first_rates: list[float],
         resumed: resumption.Resumption | None,
+        writes: bool,
     ):
         self._call, self._folder, self._writer = call, folder, writer
         self._model, self._strategy = call.model, call.model.distribute_strategy
         self._batch_size = call.batch_size  # Validation comes with one of its own.
         self._fit, self._run, self._epochs = fit, run, epochs
+        self._writes = writes
         self._first_epoch: int | None = None
         self._first_rates = first_rates
         if resumed is not None and not resumed.is_over:
@@ -180,7 +183,7 @@ class Snapshots:
             self._num_before += 1
         self.last_step = self._num_before + self._num_updates
         state = self._call.data_state(begins_epoch=progress["step"] == 0 and not is_finished)
-        if not peers.is_chief(self._strategy):
+        if not self._writes:
             return
         # Started again, the program makes what it did between the two `fit` once more.
         if is_of_end_before and not has_begun and self._folder.is_finished(self.last_step):

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kerasdist.checkpoints import (
@@ -15,7 +16,7 @@ from kerasdist.checkpoints import (
     variables,
 )
 from kerasdist.checkpoints.found_checkpoint import FoundCheckpoint, Training
-from kerasdist.training.context import running_call
+from kerasdist.training.context import peers, running_call
 
 PLAIN: Any = tf.distribute.get_strategy()
 
@@ -123,3 +124,14 @@ def test_a_finished_training_is_not_begun(tmp_path):
     assert resumed.is_over
     assert call.resume_at is None
     assert "is finished: 2 steps, 3 epochs" in lines[0]
+
+
+def test_the_newest_of_another_training_is_not_taken(monkeypatch, tmp_path):
+    trained_and_saved(tmp_path)
+
+    def gather(strategy, row):
+        return np.stack([row, [9, 7]])
+
+    monkeypatch.setattr(peers, "gather", gather)
+    with pytest.raises(RuntimeError, match=r"of the steps 2, 9 \(-1: none"):
+        resumption.agreed_newest(Folder(str(tmp_path)), PLAIN)

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import re
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist.private import names
+from kerasdist.training.context import peers
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import test_warm_start
 from tests.callbacks import test_checkpoint, test_checkpoint_foreign
@@ -263,6 +265,39 @@ def with_own_files(strategy, folder):
         return train("in two"), expected, read_again
 
 
+def without_a_shared_disk(strategy, folder):
+    """Trains with a folder on each worker; the first one's is gone when it has written to both."""
+    own = folder / str(peers.index_of(strategy))
+    x = np.random.default_rng(0).normal(size=(101, 6)).astype("float32")
+
+    def train(name, *others, on_every_machine=False):
+        keras.utils.set_random_seed(7)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse", metrics=["mae"])
+        checkpoint = kerasdist.callbacks.Checkpoint(
+            own / name, every_steps=4, on_every_machine=on_every_machine
+        )
+        callbacks = [checkpoint, keras.callbacks.EarlyStopping("loss", patience=9), *others]
+        history = model.fit(x, x[:, :1], batch_size=16, epochs=4, verbose=0, callbacks=callbacks)
+        return [*model.get_weights(), *map(np.asarray, history.history.values())]
+
+    def interrupt(name, **options):
+        with contextlib.suppress(Interrupted):
+            train(name, Interrupt(), **options)
+        return sorted(path.name for path in (own / name).glob("step-*"))
+
+    expected = train("in one")
+    with names.replaced({(peers, "is_first_on_machine"): lambda original, strategy: True}):
+        written, found = [interrupt("by the chief")], [train("by the chief")]
+        written.append(interrupt("by both", on_every_machine=True))
+        if kerasdist.is_chief():
+            shutil.rmtree(own / "by both")
+        found.append(train("by both", on_every_machine=True))
+    last = [sorted(path.name for path in own.glob("by*/step-*"))[-1]]
+    return found, expected, written, last
+
+
 class CompileAtTheEnd(keras.callbacks.Callback):
     """Compiles the model after the last step, or at the end, of the last epoch."""
 
@@ -302,7 +337,11 @@ def all_of_these(questions, folder, strategy) -> list:
 @functools.cache
 def answers(workers) -> list[dict]:
     """Returns what each question gave, on each worker: one cluster runs them all."""
-    others = [with_own_files] if workers in WORKER_DEPLOYMENTS else [compiled_at_the_end]
+    others = (
+        [with_own_files, without_a_shared_disk]
+        if workers in WORKER_DEPLOYMENTS
+        else [compiled_at_the_end]
+    )
     questions = [warm_started, lora_weights, in_two_runs, *others]
     with tempfile.TemporaryDirectory() as folder:
         record_files.write(Path(folder))
@@ -343,6 +382,18 @@ def test_workers_with_their_own_files_read_no_epoch_before(workers):
         found, expected, read_again = answer[with_own_files]
         assert_close(found, expected)
         assert len(read_again) == 1  # Of the epoch that goes on.
+
+
+@on_workers
+def test_workers_without_a_shared_disk_go_on_from_the_newest_of_all(workers):
+    for worker, answer in enumerate(answers(workers)):
+        found, expected, written, last = answer[without_a_shared_disk]
+        for each in found:
+            assert_close(each, expected)
+        by_chief, by_both = written
+        assert by_chief == ([] if worker else by_both)
+        assert by_both[-1] == "step-00000012"
+        assert last == ["step-00000028"]
 
 
 @each_with_parameter_servers

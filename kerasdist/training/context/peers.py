@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, Task
 from kerasdist.private import strategy_adapter
 from kerasdist.support import memory
 from kerasdist.training.context import deployment
@@ -24,6 +24,7 @@ from kerasdist.training.context import deployment
 if TYPE_CHECKING:
     from kerasdist.lifetime.step_watch import StepWatch
 
+_MOST_WORDS = 1 << 20  # Of a message that is sent to all.
 # What TensorFlow says where the messages of workers are not of one kind or shape.
 _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
 
@@ -57,8 +58,21 @@ def index_of(strategy: object) -> int:
 
 def tasks(strategy: object) -> list[str]:
     """Returns the names of the peers of a cluster, in their order: "chief 0", "worker 0"."""
-    among = [task for task in cluster_of(strategy).addresses if task.job in ("chief", "worker")]
-    return [str(task) for task in sorted(among, key=lambda task: (task.job != "chief", task.index))]
+    return [str(task) for task in _in_order(cluster_of(strategy))]
+
+
+def is_first_on_machine(strategy: object) -> bool:
+    """Whether no other peer with the host of this one comes before it."""
+    cluster = cluster_of(strategy)
+    if cluster.is_local:
+        return True
+    hosts = {task: cluster.addresses[task].rpartition(":")[0] for task in _in_order(cluster)}
+    return cluster.task == next(task for task in hosts if hosts[task] == hosts[cluster.task])
+
+
+def _in_order(cluster: Cluster) -> list[Task]:
+    among = [task for task in cluster.addresses if task.job in ("chief", "worker")]
+    return sorted(among, key=lambda task: (task.job != "chief", task.index))
 
 
 def is_chief(strategy: object) -> bool:
@@ -159,6 +173,23 @@ def gather(strategy: object, row: np.ndarray) -> np.ndarray:
     rows = np.zeros((count(strategy), len(row)))
     rows[index_of(strategy)] = row
     return sum_over(strategy, rows)
+
+
+def send(strategy: object, content: bytes, *, source: int) -> bytes:
+    """Returns the content of one worker on all of them; all must call it.
+
+    Args:
+        strategy: A strategy of ours.
+        content: That of this worker; only that of `source` counts.
+        source: The position of the worker that sends.
+    """
+    is_source = index_of(strategy) == source
+    size = int(gather(strategy, np.array([len(content)]))[source, 0])
+    padded = content.ljust(-(-size // 4) * 4, b"\0") if is_source else bytes(-(-size // 4) * 4)
+    words, received = np.frombuffer(padded, np.uint32), []
+    for start in range(0, len(words), _MOST_WORDS):  # A float64 holds each of them exactly.
+        received.append(sum_over(strategy, words[start : start + _MOST_WORDS]).astype(np.uint32))
+    return b"".join(each.tobytes() for each in received)[:size]
 
 
 def any_of(strategy: object, condition: object) -> bool:

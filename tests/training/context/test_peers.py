@@ -65,3 +65,15 @@ def test_variables_with_a_value_per_replica_get_their_mean(strategy):
     copies = strategy.experimental_local_results(strategy.run(variable.read_value))
     mean = (strategy.num_replicas_in_sync - 1) / 2
     assert [float(copy) for copy in copies] == [mean] * strategy.num_replicas_in_sync
+
+
+@pytest.mark.parametrize(
+    ("job", "index", "is_first"),
+    [("chief", 0, True), ("worker", 0, False), ("worker", 1, True), ("worker", 2, False)],
+)
+def test_the_first_peer_of_each_host_comes_before_the_others(job, index, is_first):
+    addresses = {"chief": ["a:9"], "worker": ["a:1", "b:9", "b:1"]}
+    cluster = Cluster(jobs=addresses, task=Task(job, index))
+    strategy = SimpleNamespace(deployment=Deployment(cluster=cluster))
+    assert peers.is_first_on_machine(strategy) is is_first
+    assert peers.is_first_on_machine(tf.distribute.get_strategy())
