@@ -1,5 +1,6 @@
 """Watches one attempt on all its machines, and merges how it ended there."""
 
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +8,9 @@ from dataclasses import dataclass, field
 from kerasdist.cluster import Task
 from kerasdist.launcher.machine import Attempt, Machine, Outcome
 from kerasdist.processes.result import TaskResult
-from kerasdist.support.exit_codes import PEER_FAILED, SIGNALED
+from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED, USAGE
 
-_TERMINATED = SIGNALED + 15
+_TERMINATED, _KILLED = SIGNALED + signal.SIGTERM, SIGNALED + signal.SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,19 +98,21 @@ class AttemptWatch:
             cause=cause,
             lost=tuple(task for each in outcomes for task in each.lost),
             unfinished=tuple(task for each in outcomes for task in each.unfinished),
-            machines_of_lost=tuple(
-                self._started[number]
+            lost_workers=tuple(
+                (result.task, self._started[number])
                 for number, outcome in self._outcomes.items()
                 for result in outcome.tasks
-                if is_lost(result)
+                if is_lost(result, cause)
             ),
             has_joined=any(each.has_joined for each in outcomes),
         )
 
     def _describe_loss(self) -> str:
         """Returns in a sentence what the tasks that are left have lost; "" if nothing."""
-        lost = [each for each in self._outcomes.values() if any(map(is_lost, each.tasks))]
-        return f"{lost[0].failure}." if lost else ""
+        for outcome in self._outcomes.values():
+            if any(is_lost(result, outcome) for result in outcome.tasks):
+                return f"{outcome.failure}."
+        return ""
 
     def _is_cause_out(self) -> bool:
         causes = [outcome for outcome in self._outcomes.values() if outcome.root_cause]
@@ -128,7 +131,7 @@ class AttemptEnd:
         cause: The outcome with the root cause; an empty one if none failed.
         lost: Tasks that failed while the job went on without them.
         unfinished: Tasks that still ran when they were told to end.
-        machines_of_lost: Once for each worker that was lost there: see `is_lost`.
+        lost_workers: Workers that are gone and have done nothing wrong, and their machines.
         has_joined: Whether a task has called `make_strategy`.
     """
 
@@ -136,7 +139,7 @@ class AttemptEnd:
     cause: Outcome = field(default_factory=Outcome)
     lost: tuple[Task, ...] = ()
     unfinished: tuple[Task, ...] = ()
-    machines_of_lost: tuple[Machine, ...] = ()
+    lost_workers: tuple[tuple[Task, Machine], ...] = ()
     has_joined: bool = False
 
     @property
@@ -145,17 +148,21 @@ class AttemptEnd:
         return _code_of(self.cause) if self.cause.root_cause else 0
 
 
-def is_lost(result: TaskResult) -> bool:
+def is_lost(result: TaskResult, cause: Outcome) -> bool:
     """Whether a worker is gone that has done nothing wrong: a signal killed it, or its machine.
 
     One that was told to end has saved and ended in order, and so has one that says that a peer
-    failed.
+    failed. If the program of another one had an error, TensorFlow may abort those that wait for it;
+    but nothing of that kind sends KILL.
     """
+    codes_of_others = (PEER_FAILED, _TERMINATED)
+    has_error = cause.root_cause is not None and _code_of(cause) in (FAILED, USAGE)
     return (
         result.task.job == "worker"
         and not result.was_stopped
         and result.exit_code > SIGNALED
-        and result.exit_code not in (PEER_FAILED, _TERMINATED)
+        and result.exit_code not in codes_of_others
+        and (not has_error or result.exit_code == _KILLED)
     )
 
 

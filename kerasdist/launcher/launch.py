@@ -114,13 +114,14 @@ def launch(
     Returns:
         For a command, a `LaunchResult` with the exit codes. For a function, the list of the values
         that it returned in each task, in the order chief, workers, ps, evaluator; None for a task
-        that was stopped.
+        that was stopped. With a range of workers, those of the last start.
 
     Raises:
         TypeError: An argument has the wrong type, or the function cannot be sent to a process.
         ValueError: An argument is out of range, the command or its script is not found,
             `log_dir` cannot be written, or this machine cannot run so many tasks.
-        LaunchError: A task of the function failed. It is a RuntimeError.
+        LaunchError: A task of the function failed, or too few workers could run. It is a
+            RuntimeError.
         TimeoutError: The function was not done within `timeout_secs`.
 
     Example:

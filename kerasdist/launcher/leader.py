@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kerasdist.cluster import Task
 from kerasdist.launcher import reports
-from kerasdist.launcher.attempt_watch import AttemptEnd, AttemptWatch, Crew, is_lost
+from kerasdist.launcher.attempt_watch import AttemptEnd, AttemptWatch, Crew
 from kerasdist.launcher.machine import Attempt, Machine
 from kerasdist.launcher.newcomers import Newcomers, Progress
 from kerasdist.launcher.places import Places
@@ -247,7 +247,7 @@ class Leader:
         if self._settings.is_elastic and self._progress.num_checkpoints > self._num_checkpoints:
             self._num_in_a_row = 0
         self._num_checkpoints = self._progress.num_checkpoints
-        for machine in end.machines_of_lost:
+        for _, machine in end.lost_workers:
             self._places.lose(machine)
         self._places.take_back()
         if why_not := self._why_not_again(end):
@@ -266,18 +266,18 @@ class Leader:
             if not (self._settings.is_elastic and most):
                 return ""
             return f"{counted(most, 'restart')} in a row, and no new checkpoint in between"
-        if end.machines_of_lost and self._settings.is_elastic:
+        if end.lost_workers and self._settings.is_elastic:
             return ""
         return reports.why_hopeless(end.exit_code, end.tasks, end.cause.error, self._last_error)
 
     def _describe_loss(self, end: AttemptEnd) -> str:
         """Returns the line about workers that a range goes on without; "" for other failures."""
-        lost = [result.task for result in end.tasks if is_lost(result)]
-        if not lost or not self._settings.is_elastic:
+        if not end.lost_workers or not self._settings.is_elastic:
             return ""
         secs = self._places.secs_until_next()
         back = "" if secs is None else f" A lost place comes back in {secs:.0f} s."
-        return f"Lost {reports.names(lost)} after {self._secs}: {end.cause.failure}.{back}"
+        lost = reports.names(task for task, _ in end.lost_workers)
+        return f"Lost {lost} after {self._secs}: {end.cause.failure}.{back}"
 
     def _mark(self, crew: Crew) -> str:
         return reports.restart_mark(

@@ -86,8 +86,8 @@ class Machine(Protocol):
         """Returns how the attempt ended; None while a task runs. Called every 50 ms.
 
         It shows new output, and ends what has to end: a task that fails ends the others of this
-        machine, and what `stop` has begun is completed here. A machine that is gone has an outcome,
-        too.
+        machine, and what `stop` has begun is completed here, some seconds after the grace time at
+        the latest. A machine that is gone has an outcome, too.
         """
         ...
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import exit_notice
 from kerasdist.private import runtime
-from kerasdist.support import launch_note
+from kerasdist.support import environment, launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED
 from kerasdist.support.terminal import end_process, say
 
@@ -183,10 +183,11 @@ def describe(error: BaseException, cluster: Cluster) -> str:
 
 def message(cause: str, cluster: Cluster) -> str:
     """Returns what a task says when it ends because of another."""
+    goes_on = os.environ.get(environment.WORKERS)
+    remedy = "The launch starts those that are left." if goes_on else "Start the whole job again."
     return (
         f"{cluster.describe(cluster.task)} ends because {cause}\n"
-        f"  Exit code {PEER_FAILED}: a peer failed, and {cluster.task} did nothing wrong. "
-        "Start the whole job again."
+        f"  Exit code {PEER_FAILED}: a peer failed, and {cluster.task} did nothing wrong. {remedy}"
     )
 
 

@@ -92,6 +92,17 @@ def test_a_machine_that_is_lost_is_left_out_and_the_root_cause_of_the_failed_pee
     assert "--- restart 1: 1 of 2 workers, no checkpoint of this launch ---" in said
 
 
+def test_a_worker_that_was_aborted_because_of_an_error_of_another_is_not_lost():
+    first, second = PretendedMachine("a", [1], [0]), PretendedMachine("b", [134], [0])
+
+    result, said = led([first, second], (1, 2))
+
+    assert result.exit_code == 0
+    assert second.started == [["worker 1"], ["worker 1"]]
+    assert "Lost" not in said
+    assert "--- restart 1: 2 of 2 workers" in said
+
+
 def test_the_others_save_when_a_machine_leaves():
     first, second = PretendedMachine("a", [None], [0]), PretendedMachine("b", [None])
 

@@ -60,3 +60,14 @@ def test_a_task_that_ends_by_itself_says_nothing_of_a_peer(monkeypatch, capsys):
 
     assert "worker 1 ends because its data has ended." in said.out + said.err
     assert (told[1:], capsys.readouterr()) == ([], ("", ""))
+
+
+def test_a_launch_with_a_range_of_workers_goes_on_by_itself(monkeypatch):
+    def remedy():
+        return peer_failure.message("worker 0 is gone.", CLUSTER).partition("did nothing wrong. ")[
+            2
+        ]
+
+    assert remedy() == "Start the whole job again."
+    monkeypatch.setenv("KERASDIST_WORKERS", "1:4")
+    assert remedy() == "The launch starts those that are left."
