@@ -70,7 +70,7 @@ BASH = {
 # doctor's table, its comparison, the application, and a launch.
 LIKE_OTHERS = {
     *("docs/versions.md-1", "docs/doctor.md-0", "docs/doctor.md-1", "docs/application.md-0"),
-    *("docs/clusters.md-1", "README.md-5"),
+    *("docs/clusters.md-2", "README.md-5"),
 }
 
 
