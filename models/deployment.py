@@ -3,7 +3,7 @@
     cluster = deployment.cluster(values)        # Without TensorFlow: who are we?
     strategy = deployment.make_strategy(values, cluster)
 
-Without flags, the environment decides: TF_CONFIG, Slurm, or the devices of this machine.
+Without flags, the environment decides: TF_CONFIG, a launcher, or the devices of this machine.
 """
 
 import functools
@@ -60,7 +60,7 @@ def define_flags(values: flags.FlagValues) -> None:
     text(
         "worker_hosts",
         "",
-        "host:port of each worker, comma-separated. Default: from TF_CONFIG or Slurm.",
+        "host:port of each worker, comma-separated. Default: from TF_CONFIG or a launcher.",
     )
     text("ps_hosts", "", "host:port of each parameter server. Needs --worker_hosts.")
     text("chief_host", "", "host:port of the chief, with --ps_hosts. Needs --worker_hosts.")

@@ -1,6 +1,6 @@
 """Flags of the legacy trainers that have no counterpart here, each with what to do instead."""
 
-_CLUSTER = "TF_CONFIG, Slurm, or --worker_hosts and --ps_hosts say where the other tasks are"
+_CLUSTER = "TF_CONFIG, a launcher, or --worker_hosts and --ps_hosts say where the other tasks are"
 _STEPS = "--max_number_of_steps says how long to train"
 _RATE = "--learning_rate says where the learning rate begins"
 _FINE_TUNING = "--checkpoint_path says which weights to begin with"

@@ -26,8 +26,9 @@ and --replicas_to_aggregate=2 are the same as --backup 1:
 
     python -m kerasdist launch --workers 3 --ps 1 --backup 1 -- python -m models.train ...
 
-On several machines, run the same command on each; TF_CONFIG, Slurm, or --worker_hosts and --task_id
-say which task it is. Only the chief writes and prints. Ctrl-C ends workers without saving a model.
+On several machines, run the same command on each; TF_CONFIG, a launcher, or --worker_hosts and
+--task_id say which task it is. Only the chief writes and prints. Ctrl-C ends workers without saving
+a model.
 """
 
 import contextlib

@@ -4,12 +4,14 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster.launchers import Membership, read_membership
+from kerasdist.support import memory
 from tests.test_slurm import STEP
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 AWS = {"AWS_BATCH_JOB_NUM_NODES": "3", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1"}
 MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.0.7"}
 PROCESSES = {"KERASDIST_NUM_PROCESSES": "2", "KERASDIST_ADDRESS": "a:7"}
+ONE_WORKER = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
 SAGEMAKER = {"SM_HOSTS": '["algo-1","algo-2"]'}
 
 
@@ -189,6 +191,24 @@ def test_without_a_meeting_the_tasks_are_known_and_no_addresses(num_ps, job, ind
     assert cluster.num_workers == {"0": 4, "1": 2, "2": 1}[num_ps]
     assert cluster.addresses[cluster.task] == "rank-3.invalid:1"
     assert cluster.source == "torchrun (RANK=3, WORLD_SIZE=4)"
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({}, "this process is alone, with 0 parameter servers"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a"}, "this process is alone, with 0"),
+        (
+            {"TF_CONFIG": ONE_WORKER},
+            "TF_CONFIG says 0 parameter servers",
+        ),
+    ],
+)
+def test_a_number_of_parameter_servers_without_effect_is_told(environ, told, monkeypatch):
+    monkeypatch.setattr(memory.PROCESS, "said", set())
+
+    with pytest.warns(UserWarning, match=f"^KERASDIST_NUM_PS=1 has no effect: {told}"):
+        Cluster.from_env({**environ, "KERASDIST_NUM_PS": "1"})
 
 
 @pytest.mark.filterwarnings('ignore:TF_CONFIG has the job "master"')

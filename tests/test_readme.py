@@ -6,6 +6,7 @@ Every ```python block of a page runs, in one process from top to bottom, and eve
 """
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -130,7 +132,9 @@ def test_the_example_of_every_public_name_runs(names, tmp_path):
 def test_commands_work(block, tmp_path):
     (tmp_path / "train.py").write_text(blocks("README.md", "python")[0])
     for line in block.splitlines():
-        command = shlex.split(line, comments=True)
+        words = shlex.split(line, comments=True)
+        variables = list(itertools.takewhile(lambda word: "=" in word, words))
+        command = words[len(variables) :]
         match command:
             case []:
                 continue
@@ -144,7 +148,7 @@ def test_commands_work(block, tmp_path):
                 run([sys.executable, *command[1:], "--collect-only", "--quiet"], cwd=ROOT)
             case ["python", *arguments]:
                 assert "warning: No task called" not in run(
-                    [sys.executable, *arguments], cwd=tmp_path
+                    [sys.executable, *arguments], cwd=tmp_path, variables=variables
                 )
             case ["mkdir", *_]:
                 run(command, cwd=tmp_path)
@@ -152,8 +156,9 @@ def test_commands_work(block, tmp_path):
                 assert shlex.join(command) in NOT_RUN, f"This test cannot check `{line}`."
 
 
-def run(command: list[str], *, cwd: Path, given: str = "") -> str:
+def run(command: list[str], *, cwd: Path, given: str = "", variables: Sequence[str] = ()) -> str:
     environ = {key: os.environ[key] for key in os.environ if not key.startswith("MAKE")}
+    environ |= dict(variable.split("=", 1) for variable in variables)
     environ["PYTHONPATH"] = str(ROOT)
     # As in an environment that is activated: `launch -- python train.py` finds this Python.
     environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -37,6 +37,14 @@ def test_outside_of_srun_and_as_its_only_task_a_process_is_alone(environ):
     assert Cluster.from_env(environ) == Cluster.local()
 
 
+def test_the_last_tasks_are_parameter_servers_where_some_are_asked_for():
+    cluster = Cluster.from_env(STEP | {"KERASDIST_NUM_PS": "2"})
+
+    assert cluster.task == Task("worker", 1)
+    assert cluster.jobs["chief"] == (f"n9:{PORT}",)
+    assert cluster.jobs["ps"] == (f"n10:{PORT + 1}", f"m:{PORT}")
+
+
 def test_tf_config_goes_before_slurm():
     tf_config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
 

@@ -19,6 +19,7 @@ from kerasdist.messages.address import check_address
 from kerasdist.messages.errors import ClusterStartError
 from kerasdist.support import environment, memory
 from kerasdist.support.checks import check_int, check_positive, check_text
+from kerasdist.support.users_line import warn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,19 +98,18 @@ class Cluster:
             Cluster.from_env({}).is_local  # True
             ```
         """
-        for name, read in (("TF_CONFIG", read_tf_config), ("CLUSTER_SPEC", read_cluster_spec)):
-            with _errors_of(name):
-                config = read(environ[name]) if environ.get(name, "").strip() else None
-                if config is not None:
-                    return _from_tf_config(config, environ, name)
-        check_launched(environ)
-        found = read_membership(environ, is_in_step=is_step(environ))
-        if found is not None:
-            return _from_membership(found, environ, timeout_secs=timeout_secs, waits=meet)
-        with _errors_of("Slurm"):
-            cluster = _from_slurm(environ)
-        if not cluster.jobs:
-            check_is_meant(environ)
+        cluster = _from_text(environ)
+        if cluster is None:
+            check_launched(environ)
+            found = read_membership(environ, is_in_step=is_step(environ))
+            if found is not None:
+                cluster = _from_membership(found, environ, timeout_secs=timeout_secs, waits=meet)
+            else:
+                with _errors_of("Slurm"):
+                    cluster = _from_slurm(environ)
+                if not cluster.jobs:
+                    check_is_meant(environ)
+        _warn_of_num_ps(cluster, environ)
         return cluster
 
     @classmethod
@@ -153,10 +153,10 @@ class Cluster:
         check_int("rank", rank, at_least=0)
         check_int("num_ps", num_ps, at_least=0)
         check_positive("timeout_secs", timeout_secs)
-        _check_ranks(rank, num_processes, num_ps)
+        told = _Told(address, rank, num_processes, num_ps)
+        _check_ranks(told)
         if num_processes == 1:
             return cls.local()
-        told = _Told(address, rank, num_processes, num_ps)
         return _met(told, timeout_secs=timeout_secs, source="`join`")
 
     @classmethod
@@ -287,6 +287,15 @@ def _errors_of(source: str) -> Generator[None, None, None]:
         raise ValueError(f"{source}: {error}") from error
 
 
+def _from_text(environ: Mapping[str, str]) -> Cluster | None:
+    for name, read in (("TF_CONFIG", read_tf_config), ("CLUSTER_SPEC", read_cluster_spec)):
+        with _errors_of(name):
+            config = read(environ[name]) if environ.get(name, "").strip() else None
+            if config is not None:
+                return _from_tf_config(config, environ, name)
+    return None
+
+
 def _from_tf_config(config: TFConfig, environ: Mapping[str, str], source: str) -> Cluster:
     has_ps = bool(config.jobs.get("ps"))
     if has_ps and "SM_CURRENT_HOST" in environ:
@@ -313,7 +322,8 @@ def _from_membership(
         return Cluster.local()
     with _errors_of(found.launcher):
         num_ps = _count(environ, environment.NUM_PS)
-        _check_ranks(found.rank, found.num_processes, num_ps)
+        told = _Told(found.address, found.rank, found.num_processes, num_ps)
+        _check_ranks(told)
         if not found.address:
             raise ValueError(
                 f"it has started this process as one of {found.num_processes} ({found.said}), but "
@@ -321,7 +331,6 @@ def _from_membership(
                 f"of them: the process of rank 0 listens there. {ALONE_ON_PURPOSE}"
             )
         check_address("the process of rank 0", found.address)
-    told = _Told(found.address, found.rank, found.num_processes, num_ps)
     if not waits:
         addresses = [f"rank-{rank}.invalid:1" for rank in range(found.num_processes)]
         return _of_ranks(addresses, told, found.source)
@@ -366,7 +375,8 @@ def _of_ranks(addresses: Sequence[str], told: _Told, source: str) -> Cluster:
     return Cluster(jobs=jobs, task=tasks[told.rank], source=source)
 
 
-def _check_ranks(rank: int, num_processes: int, num_ps: int) -> None:
+def _check_ranks(told: _Told) -> None:
+    _, rank, num_processes, num_ps = told
     if rank >= num_processes:
         raise ValueError(
             "`rank` must be less than `num_processes`; it counts them from 0. Received: "
@@ -383,8 +393,21 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster:
     step = read_step(environ)
     if step is None:
         return Cluster.local()
-    source = f"Slurm (SLURM_PROCID={step.rank})"
-    return Cluster(jobs={"worker": step.addresses}, task=Task("worker", step.rank), source=source)
+    told = _Told("", step.rank, len(step.addresses), _count(environ, environment.NUM_PS))
+    _check_ranks(told)
+    return _of_ranks(step.addresses, told, f"Slurm (SLURM_PROCID={step.rank})")
+
+
+def _warn_of_num_ps(cluster: Cluster, environ: Mapping[str, str]) -> None:
+    num_ps = _count(environ, environment.NUM_PS)
+    if num_ps != cluster.num_ps and num_ps:
+        where = f"{cluster.source} says" if cluster.jobs else "this process is alone, with"
+        text = (
+            f"{environment.NUM_PS}={num_ps} has no effect: {where} {cluster.num_ps} parameter "
+            "servers."
+        )
+        if memory.PROCESS.say_once(text):
+            warn(text)
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:
