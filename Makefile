@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-quick
-.PHONY: test-drawn test-faults test-kills test-keras test-libraries test-versions keras-tests
+.PHONY: test-drawn test-faults test-kills test-keras test-libraries test-schedulers test-versions
+.PHONY: keras-tests
 .PHONY: notebook docs dist lint lock clean
 
 PYTHON ?= python3
@@ -28,14 +29,16 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@echo "Training LeNet on scikit-learn's handwritten digits, on two replicas"
 	@.venv/bin/python -m models.recipes.lenet_digits
 
-# The programs in a run of their own: theirs computes in one thread (see their conftest.py).
+# The programs in a run of their own: theirs computes in one thread (see their conftest.py). Other
+# launchers have a target of their own.
 test: lint keras-tests .venvs/deploy/installed .venvs/profile/installed ## Check the style and the types, then run the tests of every promise.
 	@echo "Running the test suite$(if $(WHICH), ($(WHICH))), two files at a time"
-	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" --ignore tests/programs
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" \
+	  --ignore tests/programs --ignore tests/schedulers
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" tests/programs
 
 test-all: WHICH :=
-test-all: test test-versions test-libraries ## Run what is exhaustive as well, older versions, and other libraries.
+test-all: test test-versions test-libraries test-schedulers ## Run what is exhaustive as well, older versions, other libraries and launchers.
 
 # Python 3.11 runs the tests a fifth slower if it counts lines, so it does so only if asked.
 test-quick: lint ## Check the style and the types, then run the tests that need no cluster (COVERAGE=1: lines run).
@@ -57,6 +60,13 @@ test-keras: keras-tests ## Run all of Keras' own tests that train or save, under
 test-libraries: .venvs/libraries/installed ## Run the tests with libraries that people use, in an environment with them.
 	@echo "Running the tests with other libraries ($(WHICH))"
 	@.venvs/libraries/bin/python -m pytest -m "$(WHICH)" -rs tests/libraries
+
+# Where pip is told of wheels on this disk, uv is: the registry has no CPU build of PyTorch.
+test-schedulers: .venvs/libraries/installed ## Run jobs under Slurm, Open MPI, torchrun and Ray, of those that are installed.
+	@UV_FIND_LINKS=$(PIP_FIND_LINKS) $(MAKE) --no-print-directory .venvs/torchrun/installed || \
+	  echo "No torchrun: there is no CPU build of PyTorch here. UV_TORCH_BACKEND=cpu downloads one."
+	@echo "Running jobs under other launchers"
+	@.venvs/libraries/bin/python -m pytest -rs tests/schedulers
 
 test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (EXAMPLES=2000).
 	@echo "Drawing $(or $(EXAMPLES),200) programs"
@@ -108,6 +118,8 @@ lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes n
 	@for group in deploy docs notebook profile; do \
 	  $(COMPILE) --group $$group --no-annotate --output-file locks/$$group.lock || exit 1; \
 	done
+	@UV_FIND_LINKS=$(PIP_FIND_LINKS) $(COMPILE) --group torchrun --no-annotate \
+	  --output-file locks/torchrun.lock || echo "locks/torchrun.lock stays as it is."
 
 clean: ## Remove .venv, .venvs, Keras' tests and the caches; runs/ and data/ stay.
 	@echo "Removing .venv, .venvs, Keras' tests and the caches"

@@ -82,7 +82,7 @@ def pytest_configure():
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_WHOLE_FOLDERS = ("cluster", "libraries", "programs")
+_WHOLE_FOLDERS = ("cluster", "libraries", "programs", "schedulers")
 
 
 @pytest.fixture
