@@ -14,17 +14,15 @@ from kerasdist.cluster import Task
 from kerasdist.launcher import reports
 from kerasdist.launcher.attempt_watch import AttemptEnd, AttemptWatch, Crew
 from kerasdist.launcher.machine import Attempt, Machine
+from kerasdist.launcher.muster import Muster
 from kerasdist.launcher.newcomers import Newcomers, Progress
 from kerasdist.launcher.places import Places
 from kerasdist.processes.result import LaunchResult, TaskResult
 from kerasdist.processes.settings import Settings
-from kerasdist.processes.task_environment import tasks_of
 from kerasdist.support.exit_codes import PEER_FAILED, SIGNALED, TIMED_OUT
 from kerasdist.support.text import counted
 
 _POLL_SECS = 0.05
-_SETTLE_SECS = 5.0  # At first, more machines may come so long after the last one.
-_SAY_SECS = 10.0
 # After all were told to save and end.
 _ENDED_IN_ORDER = (PEER_FAILED, SIGNALED + signal.SIGTERM)
 
@@ -59,7 +57,6 @@ class Leader:
         plan: Callable[[Sequence[Task], Mapping[Task, str]], str],
     ):
         self._settings = settings
-        self._machines = machines
         self._say = say
         self._plan = plan
         self._places = Places(
@@ -68,6 +65,7 @@ class Leader:
             most=settings.most_workers,
             away_secs=settings.resize_secs,
         )
+        self._muster = Muster(settings, self._places, say=say)
         self._progress = Progress()
         self._num_restarts = 0
         self._num_in_a_row = 0  # Restarts after a failure, without a new checkpoint in between.
@@ -78,7 +76,7 @@ class Leader:
 
     def run(self) -> LaunchResult:
         """Runs the cluster until it is done, fails for good, or reaches a limit."""
-        crew = self._gather(settle=True)
+        crew = self._muster.crew(self._deadline, settle=True)
         if crew is None:
             return self._concluded(self._in_vain())
         self._say(self._plan(crew.tasks, crew.addresses))
@@ -87,60 +85,11 @@ class Leader:
             result = self._result(end, why)
             if not self._goes_on(end, result, why):
                 return self._concluded(result, end)
-            crew = self._gather()
+            crew = self._muster.crew(self._deadline)
             if crew is None:
                 return self._concluded(self._in_vain(result.tasks))
             self._num_restarts += 1
             self._say(self._mark(crew))
-
-    def _gather(self, *, settle: bool = False) -> Crew | None:
-        """Waits until enough workers can run; returns None if that takes too long.
-
-        Args:
-            settle: Whether more machines than needed may be about to come, since all start now.
-        """
-        began = changed = time.monotonic()
-        said = began if settle else -math.inf
-        last = -1
-        while True:
-            self._places.take_back()
-            number, now = self._places.count(), time.monotonic()
-            changed, last = (changed if number == last else now), number
-            left = min(began + self._settings.start_timeout_secs, self._deadline) - now
-            is_settled = not settle or number == self._settings.most_workers
-            is_settled = is_settled or now >= changed + _SETTLE_SECS or left <= 0
-            if number >= self._settings.fewest_workers and is_settled:
-                if crew := self._crew(number):
-                    return crew
-            elif now >= said + _SAY_SECS:
-                said = now
-                self._say(
-                    f"Waiting for workers: {number} of at least {self._settings.fewest_workers} "
-                    f"can run; {max(0, left):.0f} s left."
-                )
-            if left <= 0:
-                return None
-            time.sleep(_POLL_SECS)
-
-    def _crew(self, number: int) -> Crew | None:
-        """Returns the tasks of so many workers, or None if a machine is gone meanwhile."""
-        tasks = tasks_of(self._settings, num_workers=number)
-        others = [task for task in tasks if task.job != "worker"]  # On the first machine.
-        workers = [task for task in tasks if task.job == "worker"]
-        placed, addresses = [], {}
-        for machine, num_here in self._places.assigned(number):
-            here = [*others, *workers[:num_here]]
-            others, workers = [], workers[num_here:]
-            members = [task for task in here if task.job != "evaluator"]
-            free = machine.addresses(len(members))
-            if len(free) < len(members):
-                return None
-            addresses.update(zip(members, free, strict=True))
-            placed.append((machine, [task for task in tasks if task in here]))
-        if workers:
-            return None
-        addresses = {task: addresses[task] for task in tasks if task in addresses}
-        return Crew(tasks=tasks, placed=placed, addresses=addresses)
 
     def _attempt(self, crew: Crew) -> tuple[AttemptEnd, _Stop]:
         mark = self._mark(crew) if self._num_restarts else ""
