@@ -4,6 +4,7 @@
     python benchmarks/callback_overhead.py --size small --rounds 4
     python benchmarks/callback_overhead.py --size large --together
     python benchmarks/callback_overhead.py --size large --watching
+    python benchmarks/callback_overhead.py --size convolutional --state
 
 Three questions, each with its own base in the same run: a step with callbacks over one without; a
 callback over the Keras option that does the same on one device; and, for 10 million parameters, the
@@ -31,6 +32,8 @@ import turns
 
 import kerasdist
 from kerasdist import callbacks
+from kerasdist.status.task_status import TaskStatus
+from kerasdist.support import memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,26 @@ DEPLOYMENTS = ("one device", "Mirrored 2")
 # Clipping passes three times over the gradients and averaging three times over the weights.
 BYTES_PER_PARAMETER = 24
 
+
+class StateRead(keras.callbacks.Callback):
+    """Has the state of its `fit` told, as KERASDIST_STATUS_PORT does, and read every 100 steps.
+
+    That is some times in a second; a scraper of Prometheus reads it every 15 seconds.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._status = memory.PROCESS.status = TaskStatus()
+        self._status.measures_time = True
+        self._status.add_reader()
+        self._num_steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._num_steps += 1
+        if self._num_steps % 100 == 0:
+            self._status.numbers()
+
+
 ONE_BY_ONE = {
     "multipliers": lambda: callbacks.GradientMultipliers({".*": 0.5}),
     "scopes": lambda: callbacks.TrainableScopes([".*"]),
@@ -74,6 +97,7 @@ WRITING = {
     "throughput, every 100": lambda: callbacks.Throughput(every_steps=100),
     "trace, none in sight": lambda: callbacks.ProfilerTrace(tempfile.mkdtemp(), every_steps=10**9),
 }
+STATE = {"state, read every 100": StateRead}
 # The last one is a part of the update, which then waits for all gradients, as in clipping.
 WATCHING = WRITING | {"stop on non-finite": callbacks.StopOnNonFinite}
 # Several callbacks in one arm: all of them, clipping once, and accumulation last, so that those
@@ -103,6 +127,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, help="default: all")
     parser.add_argument("--together", action="store_true", help="all callbacks over none alone")
     parser.add_argument("--watching", action="store_true", help="what changes nothing alone")
+    parser.add_argument("--state", action="store_true", help="what is told from outside alone")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--output", default="callback_overhead.json")
     flags = parser.parse_args()
@@ -118,13 +143,15 @@ def main() -> None:
                 title = f"{size}, {deployment}"
                 rounds[title], bounds[title] = against_the_bound(deployment, flags.rounds)
             else:
-                one_by_one, together = ONE_BY_ONE | WATCHING, TOGETHER
+                one_by_one, together = ONE_BY_ONE | WATCHING | STATE, TOGETHER
                 if flags.together:
                     one_by_one = {}
                 if flags.watching:
                     one_by_one, together = WATCHING, TOGETHER_WATCHING
+                if flags.state:
+                    one_by_one, together = STATE, {}
                 rounds |= against_off(size, deployment, flags.rounds, one_by_one, together)
-        if size != "10M" and not flags.together and not flags.watching:
+        if size != "10M" and not (flags.together or flags.watching or flags.state):
             rounds |= against_keras(size, flags.rounds)
     interleaved.write(flags.output, microsecs_per_step=rounds, bytes_bound=bounds)
 
@@ -203,6 +230,7 @@ def fit(strategy, size, make_callbacks=(), **optimizer_arguments):
             strategy, size.layers(), optimizer_arguments=optimizer_arguments
         )
         data = networks.dataset(size.batch_size, size.input_shape)
+        memory.PROCESS.status = None  # Of the arm before.
         callbacks = [make_callback() for make_callback in make_callbacks]
         return lambda num_steps, turn: model.fit(
             data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=[turn, *callbacks]
