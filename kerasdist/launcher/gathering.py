@@ -74,9 +74,13 @@ class Gathering:
             exit_code: That of the job; None if the leader ends before the job.
             reason: One line for their consoles.
         """
-        for agent in self._agents:
+        for agent in self._known():  # Also those that are about to come.
             agent.send("end", exit_code=exit_code, reason=reason)
         self._connections.hang_up()
+
+    def _known(self) -> list[RemoteMachine]:
+        handshakes = [each.handshake for each in self._connections.tasks()]
+        return [each for each in handshakes if isinstance(each, RemoteMachine)]
 
     def _receive(self, secs: float = 0.0) -> None:
         for connection, message in self._connections.receive(secs):
@@ -116,8 +120,7 @@ class Gathering:
             connection.send({"kerasdist": "refused", "reason": difference})
             self._console.say(f"{difference} It was turned away.")
             return
-        known = [each.handshake for each in self._connections.tasks()]
-        taken = {self._own.name, *(each.name for each in known if isinstance(each, RemoteMachine))}
+        taken = {self._own.name, *(each.name for each in self._known())}
         is_new = greeting.machine not in taken
         name = greeting.machine if is_new else f"{greeting.machine} (process {greeting.process})"
         agent = RemoteMachine(name, connection, hear=self._receive, ask=self._ask)

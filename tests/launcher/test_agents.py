@@ -64,6 +64,19 @@ def test_an_agent_that_is_told_to_end_leaves_and_the_others_go_on(job):
     assert agents[0].end() == 0
 
 
+def test_an_error_of_the_program_ends_the_job_and_all_see_it(job):
+    program = python("wait_for('all'); task == 'worker 1' and sys.exit('no data'); time.sleep(600)")
+    agents = [job.start("2:2", program=program) for _ in range(2)]
+    for agent in agents:
+        agent.wait_for("Launch\n")
+    Path("all").touch()
+
+    assert [agent.end() for agent in agents] == [1, 1]
+    for agent in agents:
+        assert "Not started again: the program failed with the same error twice" in agent.console
+        assert re.search(r"\nworker 1 failed with exit code 1 after .*\n  .*no data", agent.console)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "told"),
     [
