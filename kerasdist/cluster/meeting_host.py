@@ -11,8 +11,8 @@ from typing import Any
 
 from kerasdist.cluster.meeting_guest import Guest
 from kerasdist.cluster.participant import Participant, describe_other_run
-from kerasdist.cluster.told import TICK_SECS, VERDICT_SECS, Told, is_loopback
-from kerasdist.messages.address import bracketed, split_address
+from kerasdist.cluster.told import TICK_SECS, VERDICT_SECS, Told
+from kerasdist.messages.address import bracketed, is_loopback, split_address
 from kerasdist.messages.addresses import is_here, listen
 from kerasdist.messages.connections import Connection, Connections
 from kerasdist.messages.errors import ClusterStartError, error_of

@@ -1,11 +1,10 @@
 """What a process knows before the meeting."""
 
 import dataclasses
-import ipaddress
 import os
 
 from kerasdist.cluster.participant import Participant, facts_of_run
-from kerasdist.messages.address import split_address
+from kerasdist.messages.address import is_loopback, split_address
 from kerasdist.messages.addresses import own_host
 
 TICK_SECS = 0.05
@@ -51,11 +50,3 @@ class Told:
             f" {host} is each machine itself: if the processes are on several, give the name of "
             "the one with rank 0."
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is no other than the machine that calls it."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -12,7 +12,7 @@ from kerasdist.messages.heartbeat import Heartbeat
 from kerasdist.messages.shared_key import from_env
 from kerasdist.processes.console import Console
 
-_ANSWER_SECS = 5.0
+_ANSWER_SECS = 10.0
 _TICK_SECS = 0.05
 
 
@@ -25,6 +25,7 @@ class Gathering:
         greeting: What the leader would say as an agent: the others are compared with it.
         run_id: Value of KERASDIST_RUN_ID in every task.
         most_workers: Agents beyond so many wait as spares.
+        grace_secs: How long the tasks of a machine may take to end.
         console: That of the leader.
     """
 
@@ -36,11 +37,13 @@ class Gathering:
         *,
         run_id: str,
         most_workers: int,
+        grace_secs: float,
         console: Console,
     ):
         clock = time.monotonic
         self._own, self._greeting, self._run_id = own, greeting, run_id
         self._most_workers, self._console, self._clock = most_workers, console, clock
+        self._grace_secs = grace_secs
         self._connections = Connections(listener, clock=clock, shared_key=from_env())
         self._heartbeat = Heartbeat(self._connections, clock=clock)
         self._agents: list[RemoteMachine] = []
@@ -123,7 +126,14 @@ class Gathering:
         taken = {self._own.name, *(each.name for each in self._known())}
         is_new = greeting.machine not in taken
         name = greeting.machine if is_new else f"{greeting.machine} (process {greeting.process})"
-        agent = RemoteMachine(name, connection, hear=self._receive, ask=self._ask)
+        agent = RemoteMachine(
+            name,
+            connection,
+            hear=self._receive,
+            ask=self._ask,
+            drop=self._connections.drop,
+            grace_secs=self._grace_secs,
+        )
         connection.introduce(agent)
         # Nothing else until it is ready: it would be lost.
         agent.send("welcome", run_id=self._run_id, leader=self._own.name, name=name)
@@ -134,6 +144,9 @@ class Gathering:
         deadline = self._clock() + _ANSWER_SECS
         while connection not in self._answers and self._clock() < deadline and not connection.end:
             self._receive(_TICK_SECS)
+        # All would wait for it again and again.
+        if connection not in self._answers:
+            self._connections.drop(connection, f"it did not answer within {_ANSWER_SECS:g} s")
         return self._answers.pop(connection, None)
 
     def _tell_spares(self) -> None:

@@ -1,5 +1,7 @@
 """The machine of an agent, as the leader sees it: the leader's side of a connection."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from kerasdist.processes.result import TaskResult
 from kerasdist.support.exit_codes import SIGNALED
 
 _KILLED = SIGNALED + 9
+# After the grace time. An agent whose terminal is held (Ctrl-S) is alive, and does nothing.
+_MORE_SECS = 15.0
 
 
 class RemoteMachine:
@@ -23,6 +27,8 @@ class RemoteMachine:
         hear: Takes what agents have said meanwhile.
         ask: Sends a message on the connection, and returns the answer that comes within some
             seconds; None if the agent is gone or silent.
+        drop: Ends the connection, for a reason.
+        grace_secs: How long its tasks may take to end.
 
     Attributes:
         name: What lines for the user call it.
@@ -39,6 +45,8 @@ class RemoteMachine:
         *,
         hear: Callable[[], None],
         ask: Callable[[Connection, str], Message | None],
+        drop: Callable[[Connection, str], object],
+        grace_secs: float,
     ):
         self.name = name
         self.newest_step: int | None = None
@@ -46,7 +54,9 @@ class RemoteMachine:
         self.is_leaving = False
         self.is_told = False
         self._connection = connection
-        self._hear, self._ask = hear, ask
+        self._hear, self._ask, self._drop = hear, ask, drop
+        self._stop_secs = grace_secs + _MORE_SECS
+        self._stopped_by = math.inf
         self._tasks: Sequence[Task] = ()
         self._num_restarts = -1
         self._outcome: Outcome | None = None
@@ -85,17 +95,21 @@ class RemoteMachine:
         """Lets the agent start tasks."""
         self._tasks, self._outcome, self._num_restarts = tasks, None, attempt.num_restarts
         self.is_told = False
+        self._stopped_by = math.inf
         self._connection.send(agent_messages.to_start(tasks, addresses, attempt))
 
     def look(self) -> Outcome | None:
         """Returns how the attempt ended, also if the machine is gone; None while a task runs."""
         self._hear()
+        if self.is_busy and time.monotonic() > self._stopped_by:
+            self._drop(self._connection, f"it did not stop within {self._stop_secs:g} s")
         if self.is_busy and self.is_gone:
             self._outcome = self._loss()
         return self._outcome
 
     def stop(self, loss: str = "") -> None:
         """Lets the agent end its tasks."""
+        self._stopped_by = min(self._stopped_by, time.monotonic() + self._stop_secs)
         self.send("stop", loss=loss)
 
     def take(self, message: Message) -> None:

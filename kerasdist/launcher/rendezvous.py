@@ -23,7 +23,7 @@ from kerasdist.launcher.gathering import Gathering
 from kerasdist.launcher.leader import Leader
 from kerasdist.launcher.leader_search import LeaderSearch, NobodyThereError, Welcome
 from kerasdist.launcher.local_machine import LocalMachine
-from kerasdist.messages.address import split_address
+from kerasdist.messages.address import is_loopback, split_address
 from kerasdist.messages.addresses import own_host
 from kerasdist.messages.connections import Connections
 from kerasdist.messages.shared_key import from_env
@@ -117,10 +117,12 @@ class _Launch:
                 self._greeting,
                 run_id=run_id,
                 most_workers=self._settings.most_workers,
+                grace_secs=self._settings.grace_secs,
                 console=self._console,
             ) as gathering,
         ):
-            self._console.say(f"{name} leads this job: others meet it at {self._address}.")
+            local = " on this machine alone" if is_loopback(split_address(self._address)[0]) else ""
+            self._console.say(f"{name} leads this job: others meet it{local} at {self._address}.")
 
             def plan(tasks: Sequence[Task], addresses: Mapping[Task, str]) -> str:
                 return reports.describe_plan(

@@ -1,5 +1,6 @@
 """Checks addresses "host:port" of the tasks, with a message for every mistake in one."""
 
+import ipaddress
 import re
 
 _HOST = re.compile(r"[\w.-]+|\[[\w:.%-]+\]")
@@ -14,6 +15,14 @@ def split_address(address: str) -> tuple[str, int]:
 def bracketed(host: str) -> str:
     """Returns a host as it stands in an address: an IPv6 address has brackets there."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is no other than the machine that calls it."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_address(task: object, address: object) -> None:
