@@ -45,8 +45,47 @@ def test_published_models_know_each_field(tmp_path):
     assert found == {str(path) for path in wrong}, "A wrong field was not found."
 
 
+# An agent; each leaves a file.
+TASK = """
+import json, os
+config = json.loads(os.environ["TF_CONFIG"])
+open(f"{config['task']['index']} of {len(config['cluster']['worker'])}", "w").close()
+"""
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("path", STARTING, ids=lambda path: path.stem)
+def test_the_launches_of_a_job_meet(tmp_path):
+    processes = processes_of(JOB)
+    (here,) = free_addresses(1)
+    agents = []
+    for process in processes:
+        python, *command, program = process.command
+        assert (python, program) == ("python", "train.py")
+        # As the file says of a fixed number: else the first would begin alone.
+        command[command.index("--workers=1:4")] = "--workers=4"
+        port = f"--rendezvous={processes[0].host}:29400"
+        command[command.index(port)] = f"--rendezvous={here}"
+        agents.append(
+            subprocess.Popen(
+                [sys.executable, *command[:-1], sys.executable, "-c", TASK],
+                cwd=tmp_path,
+                env={**os.environ, **process.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        )
+    codes = [agent.wait(60) for agent in agents]
+
+    assert codes == [0] * 4
+    assert sorted(path.name for path in tmp_path.glob("* of *")) == [
+        f"{index} of 4" for index in range(4)
+    ]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "path", [path for path in STARTING if path != JOB], ids=lambda path: path.stem
+)
 def test_the_processes_make_a_cluster(path):
     processes = processes_of(path)
     (here,) = free_addresses(1)
