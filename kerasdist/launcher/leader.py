@@ -226,7 +226,16 @@ class Leader:
         secs = self._places.secs_until_next()
         back = "" if secs is None else f" A lost place comes back in {secs:.0f} s."
         lost = reports.names(task for task, _ in end.lost_workers)
-        return f"Lost {lost} after {self._secs}: {end.cause.failure}.{back}"
+        return f"Lost {lost} after {self._secs}: {end.cause.failure}.{self._cost}{back}"
+
+    @property
+    def _cost(self) -> str:
+        """What is made again, as far as launchers know: they hear of checkpoints, not of steps."""
+        step = self._progress.newest_step
+        if step is None:
+            return ""
+        secs = time.monotonic() - self._progress.newest_at
+        return f" At most the {secs:.0f} s since the checkpoint of step {step} are made again."
 
     def _mark(self, crew: Crew) -> str:
         return reports.restart_mark(

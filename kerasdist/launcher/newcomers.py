@@ -14,11 +14,13 @@ class Progress:
         newest_step: The step of the newest; None before the first.
         num_checkpoints: How many were noticed. Their steps may repeat or fall: a program can train
             several models.
+        newest_at: The time of `time.monotonic` at which the newest was noticed.
     """
 
     def __init__(self):
         self.newest_step: int | None = None
         self.num_checkpoints = 0
+        self.newest_at = 0.0
         self._seen: dict[Machine, int | None] = {}
 
     def look(self, machines: Iterable[Machine]) -> None:
@@ -28,6 +30,7 @@ class Progress:
             if step is not None and step != self._seen.get(machine):
                 self._seen[machine] = self.newest_step = step
                 self.num_checkpoints += 1
+                self.newest_at = time.monotonic()
 
 
 class Newcomers:

@@ -134,6 +134,27 @@ def test_a_machine_that_comes_takes_part_after_the_next_checkpoint():
     assert "2 workers can run now, not only 1: the job saves, and goes on with all 2." in said
 
 
+def test_an_interrupt_stops_all_machines_and_waits_for_them():
+    first, second = PretendedMachine("a", [None]), PretendedMachine("b", [None])
+    said = []
+
+    def machines():
+        if second.started and not said[1:]:
+            raise SystemExit(143)
+        return [first, second]
+
+    leader = Leader(
+        Settings(num_workers=(1, 2)), machines, say=said.append, plan=lambda *_: "the plan"
+    )
+    with pytest.raises(SystemExit, match="143"):
+        leader.run()
+
+    assert first.look().tasks[0].exit_code == second.look().tasks[0].exit_code == 143
+    assert said[0] == "the plan"
+    assert said[1].startswith("Stopping all tasks.")
+    assert said[2].startswith("All tasks stopped after ")
+
+
 def test_too_few_machines_are_waited_for_and_then_given_up():
     result, said = led([PretendedMachine("a")], (2, 4), start_timeout_secs=0.2)
 
