@@ -17,8 +17,9 @@ from kerasdist.support import memory
         ({"JOB_COMPLETION_INDEX": "1"}, "Kubernetes .* at least 2 (JOB_COMPLETION_INDEX=1), but"),
         (
             {"VC_TASK_INDEX": "0", "VC_PS_NUM": "1", "VC_WORKER_NUM": "2"},
-            "Volcano .* 3 or more (VC_TASK_INDEX=0), but TF_CONFIG is not set",
+            "Volcano .* one of 3 (VC_PS_NUM, VC_WORKER_NUM), but TF_CONFIG is not set",
         ),
+        ({"VC_TASK_INDEX": "1"}, "Volcano .* at least 2 (VC_TASK_INDEX=1), but does not say"),
         ({"SLURM_NTASKS": "4"}, "Slurm allocated 4 tasks (SLURM_NTASKS=4), but `srun` did not"),
     ],
 )
