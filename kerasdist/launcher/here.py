@@ -1,5 +1,6 @@
 """A launch whose tasks all run on this machine."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from kerasdist.processes.guard import ISOLATED, Guard
 from kerasdist.processes.result import LaunchResult
 from kerasdist.processes.settings import Settings
 from kerasdist.processes.task_environment import tasks_of
+from kerasdist.support import environment
 
 
 def run_here(
@@ -57,6 +59,8 @@ def run_here(
     def plan(tasks: Sequence[Task], addresses: Mapping[Task, str]) -> str:
         if guard.network != ISOLATED and settings.is_isolated:
             print(reports.open_ports_warning(guard.network, addresses), file=sys.stderr)
+        if guard.network == ISOLATED and os.environ.get(environment.STATUS_PORT):
+            print(reports.unreachable_state_warning(), file=sys.stderr)
         return reports.describe_plan(
             title or shlex.join(program),
             settings,

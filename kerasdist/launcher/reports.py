@@ -11,6 +11,7 @@ from kerasdist.processes.result import LaunchResult, TaskResult
 from kerasdist.processes.settings import Settings
 from kerasdist.processes.task_environment import addresses_of_this_machine
 from kerasdist.processes.task_log import RESTART_MARK, last_lines
+from kerasdist.support import environment
 from kerasdist.support.exit_codes import PEER_FAILED, USAGE
 from kerasdist.support.text import counted, in_columns
 
@@ -72,6 +73,14 @@ def open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
         f"every interface, without authentication, on {ports(addresses)}: whoever connects can "
         "run programs as you. Close them with a firewall, or allow user namespaces "
         "(docs/clusters.md)."
+    )
+
+
+def unreachable_state_warning() -> str:
+    """Returns what is said if the tasks are to tell their state in a network of their own."""
+    return (
+        f"warning: {environment.STATUS_PORT} is set, but nobody outside of the launch reaches its "
+        f"network. Use --network=host, or {environment.STATUS_FILE}."
     )
 
 

@@ -53,6 +53,16 @@ def test_files_of_isolated_tasks_belong_to_the_user():
 
 
 @isolated_only
+def test_a_port_for_the_state_of_isolated_tasks_is_told_to_be_out_of_reach(monkeypatch, capfd):
+    monkeypatch.setenv("KERASDIST_STATUS_PORT", "9090")
+    kerasdist.launch(python("pass"), num_workers=1)
+
+    (warning,) = capfd.readouterr().err.splitlines()
+    assert warning.startswith("warning: KERASDIST_STATUS_PORT is set, but nobody outside")
+    assert "--network=host, or KERASDIST_STATUS_FILE" in warning
+
+
+@isolated_only
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_users_without_privileges_get_a_network_of_their_own():
     # As after `setuid`, but files of root may be read until then.
