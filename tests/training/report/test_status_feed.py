@@ -138,6 +138,21 @@ def test_a_model_that_is_compiled_anew_is_read_on(status):
     assert reader.found[-1]["step_seconds"] > 0
 
 
+def test_what_is_read_changes_no_weight():
+    def weights():
+        keras.utils.set_random_seed(3)
+        model = make_model("2 replicas")
+        fit(model, Reader(*range(10)))
+        return model.get_weights()
+
+    unread = weights()
+    status = task_status.of_process()
+    status.measures_time = True
+    status.add_reader()
+
+    np.testing.assert_array_equal(weights()[0], unread[0])
+
+
 def test_where_nobody_reads_nothing_is_measured():
     status = task_status.of_process()
     model = make_model()
