@@ -27,6 +27,12 @@ def check_saved(weights):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+def test_ray_train_makes_what_one_device_makes():
+    run_alone(example("Ray Train"))
+
+    check_saved(losses_of_one_device(batch_size=16, epochs=4)[1])
+
+
 def test_each_worker_reads_its_shard_of_ray_data():
     run_alone(example("Ray Data"))
 

@@ -9,4 +9,5 @@ TORCHRUN_ELASTIC = (
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 1:2 --max-restarts 3 "
     '--rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint "$ADDRESS" train.py'
 )
-BY_OTHER_LAUNCHERS = {SRUN, SBATCH, MPIRUN, MPIRUN_WITH_PS, TORCHRUN, TORCHRUN_ELASTIC}
+RAY = "python deploy/ray_train.py"
+BY_OTHER_LAUNCHERS = {SRUN, SBATCH, MPIRUN, MPIRUN_WITH_PS, TORCHRUN, TORCHRUN_ELASTIC, RAY}

@@ -1,7 +1,8 @@
-"""Each test has a folder with the script, and the processes that it starts there."""
+"""Each test has a folder with the script that is trained, and the processes it starts there."""
 
 import getpass
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Generator
@@ -15,10 +16,11 @@ from tests.schedulers.processes import PATH, ROOT, Processes, none_left
 
 @pytest.fixture
 def folder() -> Generator[Path]:
-    """The folder of the test, with train.py. Its path is short, since those of sockets are."""
+    """The folder of the test, with the script and deploy/. Its path is as short as a socket's."""
     with tempfile.TemporaryDirectory(prefix="kerasdist-") as name:
-        training.write(Path(name))
-        (Path(name) / "deploy").symlink_to(ROOT / "deploy")
+        training.write(Path(name) / "train.py")
+        shutil.copytree(ROOT / "deploy", Path(name) / "deploy")
+        training.write(Path(name) / "deploy/train.py")
         yield Path(name)
 
 

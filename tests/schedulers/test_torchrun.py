@@ -23,7 +23,7 @@ def test_a_machine_may_come_later_and_be_lost(processes, folder):
     variables = {
         "ADDRESS": f"localhost:{free_port()}",
         # The rendezvous waits for a second machine before it starts with one.
-        "PET_RDZV_CONF": "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3",
+        "PET_RDZV_CONF": "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8",
     }
     one = processes.start("bash", "-c", TORCHRUN_ELASTIC, **variables)
     training.wait_for_attempt(folder, 1, steps=3)

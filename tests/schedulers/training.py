@@ -20,6 +20,7 @@ import numpy as np
 
 import kerasdist
 
+os.chdir(os.environ.get("FOLDER", "."))  # Ray starts its workers elsewhere.
 {_STRATEGY}keras.utils.set_random_seed(0)
 with strategy.scope():
     layers = [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
@@ -58,9 +59,9 @@ if kerasdist.is_chief():
 """
 
 
-def write(folder: Path) -> None:
-    """Writes the script: train.py."""
-    (folder / "train.py").write_text(_SCRIPT)
+def write(path: Path) -> None:
+    """Writes the script."""
+    path.write_text(_SCRIPT)
 
 
 def attempts(folder: Path) -> list[list[int]]:
