@@ -12,6 +12,8 @@ import json
 import os
 import random
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ import pytest
 from kerasdist.support.exit_codes import PEER_FAILED
 from tests.cluster import outcomes
 from tests.cluster.outcomes import of
+from tests.test_preflight import free_addresses
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -69,15 +72,16 @@ def end(num_steps, secs, name):
     # All at once, itself at last: one that is lost later has ended by itself.
     pids = {{each: folder / f"pid of {{key}}-{{each}}" for each in losses[key]}}
     victims = {{int(path.read_text()): each for each, path in pids.items()}}
-    for victim in sorted(victims, key=lambda each: each == os.getpid()):
+    for victim in sorted(victims, key=lambda each: each == me):
         with contextlib.suppress(ProcessLookupError):
             (folder / f"{{key}}-{{victims[victim]}}").touch()
             os.kill(victim, getattr(signal, name))
 
 
 step = Step()
+me = os.getppid() if {with_machine} else os.getpid()  # An agent, without which its task ends.
 if rank in losses.get(key, ()) and not (folder / f"{{key}}-{{rank}}").exists():
-    (folder / f"pid of {{key}}-{{rank}}").write_text(str(os.getpid()))
+    (folder / f"pid of {{key}}-{{rank}}").write_text(str(me))
     threading.Thread(target=end, args=losses[key][rank], daemon=True).start()
 
 keras.utils.set_random_seed(7)
@@ -133,8 +137,8 @@ if kerasdist.is_chief():
 KINDS = (
     {"is_dataset": False, "when": {"every_steps": 3}},
     {"is_dataset": True, "when": {"every_secs": 0.3}},
-    {"is_dataset": True, "when": {"every_steps": 2}},
     {"is_dataset": False, "when": {"every_secs": 0.2}},
+    {"is_dataset": True, "when": {"every_steps": 2}},
 )
 
 # The chief writes for seconds, and meanwhile the last of three workers is killed, of which the
@@ -209,16 +213,17 @@ model.fit(np.ones((640, 2)), np.ones(640), batch_size=4, verbose=0, callbacks=[T
 """
 
 
-def losses_of(draw):
+def losses_of(draw, *, may_be_first=True):
     """Returns who ends at which number of workers, and when: one of 4, 2 of 3, and the last one."""
+    first = 0 if may_be_first else 1
 
     def ends(workers, name):
         num_steps = draw.randint(0, MOST_STEPS)
         return {str(each): (num_steps, draw.uniform(0, MOST_SECS), name) for each in workers}
 
     return {
-        "4": ends(draw.sample(range(4), 1), "SIGKILL"),
-        "3": ends(draw.sample(range(3), 2), "SIGKILL"),
+        "4": ends(draw.sample(range(first, 4), 1), "SIGKILL"),
+        "3": ends(draw.sample(range(first, 3), 2), "SIGKILL"),
         "1": ends([0], "SIGTERM"),
     }
 
@@ -226,9 +231,8 @@ def losses_of(draw):
 def by_hand(seed):
     """Starts the program again with another number of workers, as a person would."""
     with tempfile.TemporaryDirectory() as folder:
-        kind = KINDS[seed % len(KINDS)]
         losses = losses_of(random.Random(seed))
-        program = PROGRAM.format(folder=folder, losses=losses, is_elastic=False, **kind)
+        program = program_of(folder, seed, losses, is_elastic=False)
         ended = [outcomes.launched(program, f"--workers={each}") for each in (4, 3, 1, 3)]
     return outcomes.Outcome(
         codes=[code for each in ended for code in each.codes],
@@ -242,21 +246,43 @@ def elastic(seed):
     with tempfile.TemporaryDirectory() as folder:
         losses = losses_of(random.Random(seed))
         del losses["1"]
-        kind = KINDS[seed % len(KINDS)]
-        program = PROGRAM.format(folder=folder, losses=losses, is_elastic=True, **kind)
+        program = program_of(folder, seed, losses)
         return outcomes.launched(program, "--workers=1:4", "--resize-secs=15")
 
 
+def on_machines(seed):
+    """Starts an agent for each of four workers, and three more when three were killed."""
+    (address,) = free_addresses(1)
+    options = ["--workers=1:4", "--resize-secs=15", f"--rendezvous={address}"]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(7) as pool:
+        # The loss of the first would end the job: the others meet there.
+        losses = losses_of(random.Random(seed), may_be_first=False)
+        del losses["1"]
+        program = program_of(folder, seed, losses, with_machine=True)
+        agents = [pool.submit(outcomes.launched, program, *options) for _ in range(4)]
+        while sum(each.done() for each in agents) < 3:
+            time.sleep(0.1)
+        agents += [pool.submit(outcomes.launched, program, *options) for _ in range(3)]
+        ended = sorted([each.result() for each in agents], key=lambda each: each.codes)
+    leaders = [each for each in ended if "result {" in each.outputs[0]]
+    return outcomes.Outcome(
+        codes=[code for each in ended for code in each.codes],
+        outputs=[output for each in [*ended, *leaders] for output in each.outputs],
+        ended_at=ended[-1].ended_at,
+    )
+
+
+def program_of(folder, seed, losses, *, is_elastic=True, with_machine=False):
+    told = {"folder": folder, "losses": losses, **KINDS[seed % len(KINDS)]}
+    return PROGRAM.format(**told, is_elastic=is_elastic, with_machine=with_machine)
+
+
 @functools.cache
-def undisturbed(is_dataset):
+def undisturbed(seed):
     """Returns what one device computes that nobody interrupts."""
     with tempfile.TemporaryDirectory() as folder:
-        kind = {"is_dataset": is_dataset, "when": {"every_steps": 1000}}
-        return result_of(
-            outcomes.launched(
-                PROGRAM.format(folder=folder, losses={}, is_elastic=False, **kind), "--workers=1"
-            )
-        )
+        program = program_of(folder, seed, {}, is_elastic=False)
+        return result_of(outcomes.launched(program, "--workers=1"))
 
 
 def result_of(outcome):
@@ -265,12 +291,15 @@ def result_of(outcome):
     return json.loads(lines[-1].split("result ", 1)[1])
 
 
-def runs(run):
-    calls = [functools.partial(run, seed) for seed in range(NUM_SEEDS)]
-    marks = [[pytest.mark.exhaustive] if seed else [] for seed in range(NUM_SEEDS)]
+def runs(run, *, quick_seed=None):
+    """Gives a test the outcome of each seed; all but one take long."""
     params = [
-        pytest.param(call, marks=mark, id=f"seed {seed}")
-        for seed, (call, mark) in enumerate(zip(calls, marks, strict=True))
+        pytest.param(
+            functools.partial(run, seed),
+            marks=[pytest.mark.exhaustive] if seed != quick_seed else [],
+            id=f"seed {seed}",
+        )
+        for seed in range(NUM_SEEDS)
     ]
     return pytest.mark.parametrize("outcome", params, indirect=True)
 
@@ -285,7 +314,7 @@ def test_workers_that_a_person_starts_again_leave_no_trace(outcome, request):
 
 
 @pytest.mark.timeout(0 if "KILLS" in os.environ else 600)
-@runs(elastic)
+@runs(elastic, quick_seed=0)
 def test_workers_that_a_launcher_goes_on_without_leave_no_trace(outcome, request):
     found = result_of(outcome)
     assert_undisturbed(found, request)
@@ -294,10 +323,20 @@ def test_workers_that_a_launcher_goes_on_without_leave_no_trace(outcome, request
     assert [each[0] for each in found["lost"]] == ["3", "3", "4"]
 
 
+@pytest.mark.timeout(0 if "KILLS" in os.environ else 600)
+@runs(on_machines, quick_seed=1)
+def test_machines_that_are_lost_and_replaced_leave_no_trace(outcome, request):
+    found = result_of(outcome)
+    assert_undisturbed(found, request)
+    assert outcome.codes == [-9, -9, -9, 0, 0, 0, 0]
+    assert found["sizes"][:2] == ["4", "3"] and found["sizes"][-1] == "4"
+    assert found["lost"] == ["3-1", "3-2", *found["lost"][2:]] and found["lost"][2] != "4-0"
+
+
 def assert_undisturbed(found, request):
     """Compares a result with that of one device that nobody interrupts."""
     (seed,) = request.node.callspec.params["outcome"].args
-    expected = undisturbed(KINDS[seed % len(KINDS)]["is_dataset"])
+    expected = undisturbed(seed % 2)  # The others differ in when they save.
     assert 0 < expected["stopped_epoch"] < 13  # Otherwise nobody would have had to stop.
     assert found["stopped_epoch"] == expected["stopped_epoch"]
     assert found["updates"] == expected["updates"]
