@@ -173,11 +173,13 @@ def _pod(template: Mapping[str, Any], host: str, added: Mapping[str, str]) -> Pr
 def _variables(
     given: Iterable[Mapping[str, Any]], added: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    known: dict[str, str] = {}
+    known = {"KERASDIST_SECRET": "of the job"}  # There is a Secret.
     for each in given:
         if "value" in each:
             # A variable may use those before it.
             value = re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], each["value"])
+        elif "secretKeyRef" in each["valueFrom"]:
+            value = known[each["name"]]
         else:
             path = each["valueFrom"]["fieldRef"]["fieldPath"]
             match = re.fullmatch(r"metadata\.(?:labels|annotations)\['(.*)'\]", path)

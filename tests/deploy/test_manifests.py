@@ -88,6 +88,9 @@ def test_the_launches_of_a_job_meet(tmp_path):
 )
 def test_the_processes_make_a_cluster(path):
     processes = processes_of(path)
+    assert all("KERASDIST_SECRET" in each.environ for each in processes) == (
+        path.stem != "skypilot"
+    )
     (here,) = free_addresses(1)
     environments = [dict(each.environ) for each in processes]
     for environ in environments:
