@@ -372,8 +372,9 @@ def _add_launch(commands: Any):
     parser = commands.add_parser(
         "launch",
         usage="python -m kerasdist launch [OPTION ...] -- PROGRAM [ARGUMENT ...]",
-        help="run a program as all tasks of a cluster on this machine",
-        description="Runs a program as all tasks of a cluster on this machine, with TF_CONFIG set "
+        help="run a program as all tasks of a cluster on this machine, or as one of a job on many",
+        description="Runs a program as all tasks of a cluster on this machine or, with "
+        "--rendezvous, as one worker of a job on many machines, with TF_CONFIG set "
         "for each. The exit code is that of the task that failed first; docs/clusters.md lists "
         "them.",
     )

@@ -66,6 +66,8 @@ def launch(
 ):
     """Runs a program as all tasks of a cluster on this machine, each in a process of its own.
 
+    With a rendezvous, it runs one worker of a job on many machines.
+
     Every task finds itself and its peers in TF_CONFIG, so the program is the one that runs on many
     machines. Output appears line by line with the task in front; each task has a log file. The
     first task that fails stops the others, except that, with parameter servers, the others continue

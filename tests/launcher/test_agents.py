@@ -188,12 +188,15 @@ def test_strangers_and_what_they_say_change_nothing(job):
         with socket.create_connection((host, int(port))) as stranger:
             stranger.sendall(line)
             time.sleep(0.1)
-    other = job.start("2:2")
+    other = job.start("2:2", KERASDIST_HOST="127.0.0.7")
     other.wait_for("attempt 0 with 2")
     Path("enough").touch()
 
     assert [leader.end(), other.end()] == [0, 0]
     assert "The agent on ? has kerasdist ?" in leader.console
+    assert re.search(
+        r"\n  worker 0  127\.0\.0\.1:\d+\n  worker 1  127\.0\.0\.7:\d+\n", leader.console
+    )
 
 
 @pytest.mark.parametrize(
