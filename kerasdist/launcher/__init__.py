@@ -1,7 +1,7 @@
 """The course of a launch: what its program is, when a cluster starts again, how it ends.
 
     result = kerasdist.launch(["python", "train.py"], num_workers=4)
-    values = kerasdist.launch(train, num_workers=2)  # A function, also one of a notebook.
+    values = kerasdist.launch(train, num_workers=(1, 4))  # A function, also one of a notebook.
 
 The command is `python -m kerasdist launch --workers 4 -- python train.py`. No TensorFlow here.
 """

@@ -28,11 +28,12 @@ class LaunchResult:
     """How a launch ended.
 
     Attributes:
-        exit_code: 0 if all is done, else that of the task that failed first; 124 at the timeout.
-        tasks: One for each task, in the order chief, workers, ps, evaluator.
+        exit_code: 0 if all is done, else that of the task that failed first; 124 at the timeout,
+            138 if too few workers could run.
+        tasks: One for each task of the last start, in the order chief, workers, ps, evaluator.
         root_cause: The task that failed first; None if none did.
         reason: How it ended, in one sentence.
-        num_restarts: How often the whole cluster was started again.
+        num_restarts: How often the whole cluster was started again, also for more workers.
     """
 
     exit_code: int
