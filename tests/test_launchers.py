@@ -145,10 +145,22 @@ def test_what_runs_within_a_step_of_srun_counts_and_what_is_around_it_does_not()
     assert read_membership(skypilot, is_in_step=True) is None
 
 
-def test_a_launcher_that_says_no_address_is_told_the_way_out():
-    environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
-    with pytest.raises(ValueError, match=r"^mpirun: it has started.*KERASDIST_ADDRESS.*local"):
-        Cluster.from_env({**environ, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        (
+            {
+                **{"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+            },
+            "mpirun",
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "torchrun"),
+    ],
+)
+def test_a_launcher_that_says_no_address_is_told_the_way_out(environ, launcher):
+    with pytest.raises(ValueError, match=rf"^{launcher}: it has started.*KERASDIST_ADDRESS.*local"):
+        Cluster.from_env(environ)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ class _Launcher(NamedTuple):
         host: Returns the host of rank 0; "" if the variables do not say it.
         port: The variable of the port at which rank 0 can listen, alone or behind a host; "" for
             none.
-        also: Variables without which it was not this launcher.
     """
 
     name: str
@@ -63,7 +62,6 @@ class _Launcher(NamedTuple):
     rank: str
     host: Callable[[_Variables], str]
     port: str = ""
-    also: tuple[str, ...] = ()
 
 
 def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Membership | None:
@@ -90,7 +88,7 @@ def read_membership(environ: _Variables, *, is_in_step: bool = False) -> Members
         )
     others = () if is_in_step else (*_OTHERS, *_volcano(environ))
     for launcher in (*_WITHIN_STEPS, *others):
-        if {launcher.size, launcher.rank, *launcher.also} <= environ.keys():
+        if {launcher.size, launcher.rank} <= environ.keys():
             found = _read(launcher, environ)
             if found is not None:
                 return found
@@ -245,10 +243,7 @@ _WITHIN_STEPS = (
     _Launcher(
         "the environment", environment.NUM_PROCESSES, environment.RANK, _from(environment.ADDRESS)
     ),
-    _Launcher(
-        *("torchrun", "WORLD_SIZE", "RANK", _from("MASTER_ADDR"), "MASTER_PORT"),
-        also=("MASTER_ADDR",),
-    ),
+    _Launcher("torchrun", "WORLD_SIZE", "RANK", _from("MASTER_ADDR"), "MASTER_PORT"),
     _Launcher(
         *("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
         _here_if_all_are("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
