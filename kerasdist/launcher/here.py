@@ -14,7 +14,7 @@ from kerasdist.processes.console import Console
 from kerasdist.processes.guard import ISOLATED, Guard
 from kerasdist.processes.result import LaunchResult
 from kerasdist.processes.settings import Settings
-from kerasdist.processes.task_environment import tasks_of
+from kerasdist.processes.task_environment import run_id_of, tasks_of
 from kerasdist.support import environment
 
 
@@ -51,7 +51,7 @@ def run_here(
         tasks,
         guard=guard,
         console=console,
-        run_id=guard.run_id,
+        run_id=run_id_of(guard.run_id),
         num_places=settings.most_workers,
         for_all=for_all,
     )

@@ -31,7 +31,7 @@ from kerasdist.processes.console import Console
 from kerasdist.processes.guard import Guard
 from kerasdist.processes.result import LaunchResult
 from kerasdist.processes.settings import Settings
-from kerasdist.processes.task_environment import tasks_of
+from kerasdist.processes.task_environment import run_id_of, tasks_of
 from kerasdist.support.exit_codes import PEER_FAILED
 
 _OPEN_PORTS = (
@@ -106,7 +106,7 @@ class _Launch:
             return agent.run()
 
     def _lead(self, listener: socket.socket) -> LaunchResult:
-        run_id, name = self._guard.run_id, self._greeting.machine
+        run_id, name = run_id_of(self._guard.run_id), self._greeting.machine
         host = own_host(split_address(self._address)[0])
         with (
             listener,

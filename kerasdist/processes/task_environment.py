@@ -123,6 +123,20 @@ def task_environment(
     }
 
 
+def run_id_of(launch_id: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Returns the value of KERASDIST_RUN_ID for the tasks of a launch.
+
+    It is that of the job, if the launch was given one: then it is the same where a scheduler starts
+    the launch again. One that a task of another launch has started is a run of its own.
+
+    Args:
+        launch_id: What no other launch has.
+        environ: The variables of the launch.
+    """
+    is_inside = environment.LAUNCH_FOLDER in environ
+    return launch_id if is_inside else environ.get(environment.RUN_ID, "").strip() or launch_id
+
+
 def _quiet(settings: Settings) -> dict[str, str]:
     """Returns what hides the pages that TensorFlow's transport logs when a worker is lost.
 

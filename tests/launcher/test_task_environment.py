@@ -59,6 +59,20 @@ def test_task_is_told_about_the_launch(monkeypatch):
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("environ", "run_id"),
+    [
+        ({}, "own"),
+        ({"KERASDIST_RUN_ID": " "}, "own"),
+        ({"KERASDIST_RUN_ID": "job 7"}, "job 7"),
+        # It is that of the launch whose task has started this one.
+        ({"KERASDIST_RUN_ID": "other", "KERASDIST_LAUNCH_FOLDER": "folder"}, "own"),
+    ],
+)
+def test_a_launch_that_a_scheduler_starts_again_is_the_run_that_it_names(environ, run_id):
+    assert task_environment.run_id_of("own", environ) == run_id
+
+
 @pytest.mark.parametrize(("num_backup_workers", "told"), [(None, ""), (0, "0"), (1, "1")])
 def test_task_is_told_of_backup_workers_whatever_the_environment_of_the_launch_says(
     num_backup_workers, told, monkeypatch
