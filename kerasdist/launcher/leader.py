@@ -192,7 +192,11 @@ class Leader:
         """Whether there is another attempt; a line says why, or why not."""
         if not result.root_cause:
             # All may have been done just then.
-            return why is _Stop.RESIZE and any(each.exit_code for each in end.tasks)
+            goes_on = why is _Stop.RESIZE and any(each.exit_code for each in end.tasks)
+            unsaved = reports.describe_unsaved(end.tasks, self._settings.grace_secs)
+            if goes_on and unsaved:
+                self._say(unsaved)
+            return goes_on
         if self._settings.is_elastic and self._progress.num_checkpoints > self._num_checkpoints:
             self._num_in_a_row = 0
         self._num_checkpoints = self._progress.num_checkpoints

@@ -1,5 +1,6 @@
 """What a launch says of itself: its plan, its restarts, and how it ended."""
 
+import signal
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from kerasdist.processes.settings import Settings
 from kerasdist.processes.task_environment import addresses_of_this_machine
 from kerasdist.processes.task_log import RESTART_MARK, last_lines
 from kerasdist.support import environment
-from kerasdist.support.exit_codes import PEER_FAILED, USAGE
+from kerasdist.support.exit_codes import PEER_FAILED, SIGNALED, USAGE
 from kerasdist.support.text import counted, in_columns
 
 _LONGEST_TITLE = 200
@@ -155,6 +156,21 @@ def done_before_failed_peer(code: int, tasks: Iterable[TaskResult]) -> list[Task
         return []
     done = [each.task for each in tasks if each.exit_code == 0 and not each.was_stopped]
     return [task for task in done if task.job != "evaluator"]
+
+
+def describe_unsaved(tasks: Iterable[TaskResult], grace_secs: float) -> str:
+    """Returns the warning of tasks that were killed before they had saved; "" if none were."""
+    killed = [
+        each.task
+        for each in tasks
+        if each.was_stopped and each.exit_code == SIGNALED + signal.SIGKILL
+    ]
+    if not killed:
+        return ""
+    return (
+        f"warning: {names(killed)} had not saved {grace_secs:g} s after TERM and was killed: the "
+        "job goes on from the checkpoint before. `--grace-secs` gives more time."
+    )
 
 
 def restart_mark(settings: Settings, num_restarts: int, num_workers: int, step: int | None) -> str:

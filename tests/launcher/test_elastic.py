@@ -185,3 +185,18 @@ def test_values_are_those_of_the_last_attempt(capsys):
         return attempt, os.environ["KERASDIST_WORKERS"]
 
     assert kerasdist.launch(train, num_workers=(1, 2)) == [(1, "1:2")]
+
+
+def test_who_cannot_save_in_time_is_named(capsys):
+    source = """
+attempt == 0 and task == "worker 1" and (wait_for_all(), die())
+attempt == 0 and train()
+save(5)
+if attempt == 1:
+    signal.signal(signal.SIGTERM, lambda *_: time.sleep(60))
+    time.sleep(60)
+"""
+    result = kerasdist.launch(program(source), num_workers=(1, 2), resize_secs=0.5, grace_secs=0.5)
+
+    assert (result.exit_code, result.num_restarts) == (0, 2)
+    assert "worker 0 had not saved 0.5 s after TERM and was killed" in capsys.readouterr().out
