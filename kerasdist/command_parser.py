@@ -22,7 +22,8 @@ class CommandParser(argparse.ArgumentParser):
     def add_argument(self, *names: str, **options: Any):
         """Adds an argument, as usual."""
         self._flags += names
-        self._counts += names if options.get("type") is int else ()
+        # Some take a number or a word, as in N or MIN:MAX.
+        self._counts += names if str(options.get("metavar")).split()[0] == "N" else ()
         return super().add_argument(*names, **options)
 
     def add_subparsers(self, **options: Any):
