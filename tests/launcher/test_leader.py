@@ -44,6 +44,7 @@ class PretendedMachine:
             for task, code in zip(self._tasks, self._codes, strict=True)
         )
         failed = [each for each in results if each.exit_code and not each.was_stopped]
+        failed.sort(key=lambda each: each.exit_code == 138)
         cause = failed[0] if failed else None
         failure = f"{cause.task} failed with {cause.exit_code}" if cause else ""
         return Outcome(tasks=results, root_cause=cause, failure=failure, has_joined=True)
@@ -101,6 +102,16 @@ def test_a_worker_that_was_aborted_because_of_an_error_of_another_is_not_lost():
     assert second.started == [["worker 1"], ["worker 1"]]
     assert "Lost" not in said
     assert "--- restart 1: 2 of 2 workers" in said
+
+
+def test_a_lost_evaluator_costs_no_place_of_a_worker():
+    machine = PretendedMachine("a", [138, 138, 137], [0, 0, 0], num_places=2)
+
+    result, said = led([machine], (1, 2), evaluator=True)
+
+    assert result.exit_code == 0
+    assert machine.started == [["worker 0", "worker 1", "evaluator 0"]] * 2
+    assert "Lost" not in said
 
 
 def test_the_others_save_when_a_machine_leaves():
