@@ -57,6 +57,9 @@ def make_strategy(
 
     The same call may be made on every deployment: what has no effect there is told in a warning.
 
+    KERASDIST_STATUS_PORT and KERASDIST_STATUS_FILE let the process tell its state, and that of each
+    `fit`, at a port and in a file.
+
     Args:
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
             CPU. `python -m kerasdist launch` may set KERASDIST_NUM_CLONES, so many clones instead,

@@ -4,8 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+from kerasdist.callbacks import Checkpoint
 from kerasdist.status import task_status
 from kerasdist.status.number import to_json
+from kerasdist.support import memory
 from kerasdist.training.context import running_call
 from tests import strategies
 
@@ -161,6 +163,20 @@ def test_where_nobody_reads_nothing_is_measured():
     assert status.state == task_status.STARTING
     assert not model.train_function.times._is_on
     assert status.describe_not_ready()
+
+
+def test_the_newest_checkpoint_is_known_also_to_the_process_that_goes_on(tmp_path, monkeypatch):
+    fit(make_model(), Checkpoint(tmp_path / "run"))
+    written = to_json(task_status.of_process().numbers())
+    monkeypatch.setattr(memory.PROCESS, "status", None)  # As in a new process.
+    reader = Reader(1)
+    fit(make_model(), Checkpoint(tmp_path / "run", every_steps=100), reader, epochs=3)
+    (resumed,) = reader.found
+
+    assert (written["checkpoint_step"], resumed["checkpoint_step"]) == (10, 10)
+    assert written["checkpoint_duration_seconds"] > 0
+    assert "checkpoint_duration_seconds" not in resumed
+    assert resumed["checkpoint_age_seconds"] > written["checkpoint_age_seconds"]
 
 
 def test_a_number_of_epochs_without_an_end_has_no_progress(status):
