@@ -15,7 +15,7 @@ from kerasdist.processes.result import TaskResult
 from kerasdist.support import launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED
 
-_CODES_OF_STOPPED = (SIGNALED + signal.SIGTERM, SIGNALED + signal.SIGKILL)
+_TERMINATED, _KILLED = SIGNALED + signal.SIGTERM, SIGNALED + signal.SIGKILL
 
 
 class TaskProcess:
@@ -49,7 +49,7 @@ class TaskProcess:
         self._note = note
         self._missed_by: Task | None = None
         self._was_told_to_end = False
-        self._was_frozen = False
+        self._was_killed_here = self._was_frozen = False
         self._has_waited = False
         entry = [sys.executable, "-I", "-S", task_entry.__file__, str(os.getpid()), str(guard_pid)]
         launch_note.remove(note)
@@ -79,15 +79,21 @@ class TaskProcess:
         """Whether it ended because the launcher said so."""
         return (
             self._was_told_to_end
-            and self.exit_code in (0, *_CODES_OF_STOPPED)
+            and (self.exit_code == 0 or self._was_ended_here)
             and not self._has_failed_slowly
         )
 
     @property
     def _has_failed_slowly(self) -> bool:
         """Whether it was stopped while it was still ending because of an error of its own."""
-        is_stopped = self._was_told_to_end and self.exit_code in _CODES_OF_STOPPED
+        is_stopped = self._was_told_to_end and self._was_ended_here
         return is_stopped and launch_note.FAILED in launch_note.words_of(self._note)
+
+    @property
+    def _was_ended_here(self) -> bool:
+        """Whether a signal of the launcher ended it; others, such as of a full memory, may kill."""
+        is_killed = self.exit_code == _KILLED and self._was_killed_here
+        return is_killed or self.exit_code == _TERMINATED
 
     @property
     def _has_left_call(self) -> bool:
@@ -140,6 +146,7 @@ class TaskProcess:
 
     def kill(self) -> None:
         """Kills the task and its children."""
+        self._was_killed_here = self._was_killed_here or self.is_running
         self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_SECS)

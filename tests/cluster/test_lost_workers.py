@@ -318,8 +318,8 @@ def test_workers_that_a_person_starts_again_leave_no_trace(outcome, request):
 def test_workers_that_a_launcher_goes_on_without_leave_no_trace(outcome, request):
     found = result_of(outcome)
     assert_undisturbed(found, request)
+    # A launcher may take one of two that are killed at once for one that it has told to end.
     assert found["sizes"][:2] == ["4", "3"] and found["sizes"][-1] == "4"
-    assert min(found["sizes"]) < "3"
     assert [each[0] for each in found["lost"]] == ["3", "3", "4"]
 
 

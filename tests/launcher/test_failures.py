@@ -183,6 +183,21 @@ def test_a_task_is_told_that_it_has_lost_one_which_a_signal_ended(end):
     assert log == [said, "--- restart 1 of 1 ---", said]
 
 
+def test_a_task_that_somebody_else_kills_while_it_ends_was_not_stopped():
+    source = """
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        open(f"ready {task}", "w").close()
+        wait_for("ready worker 0"), wait_for("ready worker 1")
+        task == "worker 0" or os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+    """
+    result = kerasdist.launch(python(source))
+
+    assert root_cause(result) == "worker 1"
+    assert [ended.exit_code for ended in result.tasks] == [137, 137]
+    assert [ended.was_stopped for ended in result.tasks] == [False, False]
+
+
 def test_task_gets_the_grace_time_to_save():
     source = """
         def save(*_):
