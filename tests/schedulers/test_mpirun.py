@@ -21,12 +21,15 @@ def open_mpi(processes):
 
 def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(processes, folder):
     killed = processes.run(MPIRUN, KILL_AT="9")
-    again = processes.run(MPIRUN)
 
     assert killed.exit_code == 137, killed.output
+    assert (folder / "killed").exists(), killed.output
     # mpirun kills the others, which may see the loss before.
     assert killed.output.count("worker 0 (127.0.0.1:") <= 1
     assert "Traceback" not in killed.output
+
+    again = processes.run(MPIRUN)
+
     assert again.exit_code == 0, again.output
     assert [steps[0] for steps in training.attempts(folder)] == [1, 9]
     training.assert_equals_one_device(folder)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.schedulers import slurm, training
-from tests.schedulers.commands import SBATCH, SRUN
+from tests.schedulers.commands import SBATCH, SRUN, SRUN_WITH_PS
 
 pytestmark = slurm.needs_slurm
 
@@ -22,6 +22,14 @@ def test_srun_starts_workers_that_train_as_one_device_does(processes, folder):
 
     assert outcome.exit_code == 0, outcome.output
     assert "2 replicas as worker 1 of 2 workers, from Slurm" in outcome.output
+    training.assert_equals_one_device(folder)
+
+
+def test_the_last_tasks_of_a_step_may_be_parameter_servers(processes, folder):
+    outcome = processes.run(SRUN_WITH_PS)
+
+    assert outcome.exit_code == 0, outcome.output
+    assert training.attempts(folder) == [list(range(1, 25))]
     training.assert_equals_one_device(folder)
 
 
