@@ -50,7 +50,7 @@ ifdef COVERAGE
 	@.venv/bin/python -m coverage report --sort=cover | grep -v ' 0%' | sed -n '1,22p;$$p'
 endif
 
-test-faults: $(INSTALLED) ## Inject every fault into a job, and print what became of it (five minutes).
+test-faults: $(INSTALLED) ## Inject every fault into a job, and print what became of it (ten minutes).
 	@.venv/bin/python -m tests.cluster.fault_table $(FAULTS)
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).

@@ -35,9 +35,16 @@ import kerasdist
 
 NUM_STEPS, BATCH_SIZE = {num_steps}, {batch_size}
 folder = Path({folder!r})
-kind = json.loads(os.environ["TF_CONFIG"])["task"]
-me = f"{{kind['type']}} {{kind['index']}}"
+if "TASK" in os.environ:
+    me = os.environ["TASK"]
+else:
+    kind = json.loads(os.environ["TF_CONFIG"])["task"]
+    me = f"{{kind['type']}} {{kind['index']}}"
+index = int(me.split()[1])
+num_restarts = int(os.environ.get("KERASDIST_RESTART_COUNT", "0"))
+start_secs, pause_secs = 60, 0.01
 (folder / me).write_text(str(os.getpid()))
+(folder / f"agent of {{me}}").write_text(str(os.getppid()))
 optimizer, callbacks = "sgd", []
 
 
@@ -58,7 +65,7 @@ class Act(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.num_steps += 1
-        time.sleep(0.01)
+        time.sleep(pause_secs)
         if self.num_steps == 20 and me == {actor!r} and not (folder / "acted").exists():
             (folder / "acted").touch()
             acts()
@@ -71,7 +78,7 @@ def act():
 
 {source}
 
-strategy = kerasdist.make_strategy(start_timeout_secs=60, step_timeout_secs=14)
+strategy = kerasdist.make_strategy(start_timeout_secs=start_secs, step_timeout_secs=14)
 with strategy.scope():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(optimizer, "mse")
@@ -90,7 +97,7 @@ class Fault:
 
     Attributes:
         name: What happens.
-        deployment: "one device", "2 clones", "2 workers" or "2 workers, 2 ps".
+        deployment: One of `_OPTIONS`, or of `_STARTERS`.
         source: Python that defines `act()`, or happens before the start.
         actor: The task that calls `act()`.
         code: With what the launch is to end: 0 where the job is to go on.
@@ -122,8 +129,23 @@ def _of_servers(name, source, **given):
     return Fault(name=name, deployment="2 workers, 2 ps", source=source, actor="chief 0", **given)
 
 
-def _sending(task, name, before=""):
-    return f"{before}\ndef act(): send({task!r}, signal.{name})"
+def _of_range(name, source, **given):
+    return Fault(name=name, deployment="1 to 3 workers", source=source, actor="worker 0", **given)
+
+
+def _by_agents(name, source, **given):
+    return Fault(name=name, deployment="3 agents", source=source, actor="worker 0", **given)
+
+
+def _by_rank(name, source, deployment="2 workers by rank", actor="worker 0", **given):
+    return Fault(name=name, deployment=deployment, source=source, actor=actor, **given)
+
+
+def _sending(tasks, name, before=""):
+    sent = [f"    send({task!r}, signal.{name})" for task in tasks.split(", ")]
+    if "agent of worker 0" in tasks:
+        sent = ["    time.sleep(0.5)", *sent]  # It shows first when that was.
+    return "\n".join([before, "def act():", *sent])
 
 
 _SAVES = "checkpointed()"
@@ -181,6 +203,29 @@ class Evaluates(keras.Sequential):
         self.evaluate(x, y, batch_size=BATCH_SIZE, verbose=0, callbacks=[Halt()])
 
 keras.Sequential = Evaluates
+"""
+
+_COMES_BACK = """
+pause_secs = 0.1 if num_restarts == 1 else 0.01
+"""
+_IS_MISSING = """
+start_secs = 10
+acts()
+if me == {!r}: sys.exit(0)
+"""
+# The second worker has come to the meeting when the third one kills it.
+_KILLED_IN_MEETING = """
+start_secs = 20
+if me == "worker 2":
+    time.sleep(8)
+    acts()
+    send("worker 1", signal.SIGKILL)
+"""
+_STARTED_AGAIN = """
+def act():
+    global pause_secs
+    pause_secs = 0.1
+    send("worker 1", signal.SIGKILL)
 """
 
 FAULTS = [
@@ -242,13 +287,13 @@ FAULTS = [
     ),
     _of_workers(
         "another optimizer on a worker",
-        "optimizer = ['sgd', 'adam'][kind['index']]\nacts()",
+        "optimizer = ['sgd', 'adam'][index]\nacts()",
         code=1,
         culprit="worker 1",
     ),
     _of_workers(
         "a worker ends before it joins",
-        "acts()\nif kind['index']: sys.exit(0)",
+        "acts()\nif index: sys.exit(0)",
         code=1,
         culprit="worker 1",
     ),
@@ -277,12 +322,119 @@ FAULTS = [
         code=1,
         culprit="chief 0",
     ),
+    _of_range("KILL of a worker", _sending("worker 1", "SIGKILL", _SAVES), culprit="worker 1"),
+    _of_range("KILL of worker 0", _sending("worker 0", "SIGKILL", _SAVES), culprit="worker 0"),
+    _of_range(
+        "KILL of 2 workers", _sending("worker 1, worker 2", "SIGKILL", _SAVES), culprit="worker 2"
+    ),
+    _of_range(
+        "KILL of all workers",
+        _sending("worker 1, worker 2, worker 0", "SIGKILL", _SAVES),
+        culprit="worker 2",
+    ),
+    _of_range(
+        "KILL of a worker, which comes back",
+        _sending("worker 1", "SIGKILL", _SAVES + _COMES_BACK),
+        culprit="3 of 3 workers",
+        options=("--resize-secs=5",),
+    ),
+    _of_range(
+        "TERM of a worker",
+        _sending("worker 1", "SIGTERM", _SAVES),
+        culprit=_TERM.format(" on worker 1"),
+    ),
+    _of_range("a worker is halted", _sending("worker 1", "SIGSTOP", _SAVES), culprit="worker 1"),
+    _of_range(
+        "KILL of 2 workers, with 2 needed",
+        _sending("worker 1, worker 2", "SIGKILL", _SAVES),
+        culprit="2 of 3 workers",
+        options=("--workers=2:3",),
+    ),
+    _of_range(
+        "KILL of a worker again and again, without checkpoints",
+        "def act(): pass\nif index == 0: acts(); send('worker 0', signal.SIGKILL)",
+        code=137,
+        culprit="3 restarts in a row",
+    ),
+    _by_agents(
+        "KILL of an agent",
+        _sending("agent of worker 1", "SIGKILL", _SAVES),
+        culprit="worker 1",
+    ),
+    _by_agents(
+        "the machine of an agent is gone",
+        _sending("agent of worker 1, worker 1", "SIGSTOP", _SAVES),
+        culprit="worker 1",
+    ),
+    _by_agents(
+        "KILL of an agent, and another one comes",
+        _sending("agent of worker 1", "SIGKILL", _SAVES + _COMES_BACK),
+        culprit="3 of 3 workers",
+        options=("again", "--resize-secs=5"),
+    ),
+    _by_agents(
+        "TERM of an agent",
+        _sending("agent of worker 1", "SIGTERM", _SAVES),
+        culprit="all save and end",
+    ),
+    _by_agents(
+        "KILL of 2 agents, with 2 needed",
+        _sending("agent of worker 1, agent of worker 2", "SIGKILL", _SAVES),
+        code=138,
+        culprit="1 of at least 2 workers",
+        options=("--workers=2:3", "--start-timeout-secs=15"),
+    ),
+    _by_agents(
+        "KILL of the leader",
+        _sending("agent of worker 0", "SIGKILL", _SAVES),
+        code=138,
+        culprit="The leader",
+    ),
+    _by_agents(
+        "the machine of the leader is gone",
+        _sending("agent of worker 0, worker 0", "SIGSTOP", _SAVES),
+        code=138,
+        culprit="The leader",
+    ),
+    _by_agents(
+        "TERM of the leader",
+        _sending("agent of worker 0", "SIGTERM", _SAVES),
+        code=143,
+        culprit="The leader",
+    ),
+    _by_rank("rank 1 never comes", _IS_MISSING.format("worker 1"), code=138, culprit="rank 1"),
+    _by_rank("rank 0 never comes", _IS_MISSING.format("worker 0"), code=138, culprit="rank 0"),
+    _by_rank(
+        "KILL of a worker that has come, before all are there",
+        _KILLED_IN_MEETING,
+        "3 workers by rank",
+        code=138,
+        culprit="rank 1",
+    ),
+    _by_rank("KILL of a worker", _sending("worker 1", "SIGKILL"), code=138, culprit="worker 1"),
+    _by_rank("KILL of rank 0", _sending("worker 0", "SIGKILL"), code=138, culprit="worker 0"),
+    _by_rank("a worker is halted", _sending("worker 1", "SIGSTOP"), code=138, culprit="worker 1"),
+    _by_rank(
+        "KILL of a worker, which is started again",
+        _STARTED_AGAIN,
+        "2 workers, 1 ps by rank",
+        actor="chief 0",
+        culprit="worker 1",
+    ),
 ]
 _OPTIONS = {
     "one device": ("--workers=1",),
     "2 clones": ("--workers=1", "--clones=2"),
     "2 workers": (),
     "2 workers, 2 ps": ("--ps=2",),
+    "1 to 3 workers": ("--workers=1:3",),
+}
+# What starts the others, and its arguments.
+_STARTERS = {
+    "2 workers by rank": ("by_rank", "2", "0"),
+    "3 workers by rank": ("by_rank", "3", "0"),
+    "2 workers, 1 ps by rank": ("by_rank", "4", "1", "again"),
+    "3 agents": ("by_agents", "3", "--workers=1:3"),
 }
 
 
@@ -350,7 +502,10 @@ def row_of(fault: Fault) -> Row:
                 actor=fault.actor,
                 source=fault.source,
             )
-            outcome = outcomes.launched(program, *_OPTIONS[fault.deployment], *fault.options)
+            if starter := _STARTERS.get(fault.deployment):
+                outcome = outcomes.unwatched(program, *starter, *fault.options)
+            else:
+                outcome = outcomes.launched(program, *_OPTIONS[fault.deployment], *fault.options)
         finally:
             fork_server.stop()
             for name, value in before.items():

@@ -17,6 +17,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
@@ -79,6 +80,18 @@ def launched(program: str, *options: str) -> Outcome:
         cwd=tempfile.mkdtemp(),  # For the logs.
         env=dict(os.environ),
         timeout_secs=150,
+    )
+    return Outcome(codes=[code], outputs=[output], ended_at=time.time())
+
+
+def unwatched(program: str, starter: str, *arguments: str) -> Outcome:
+    """Runs processes that start one by one: see `by_rank` and `by_agents`."""
+    command = [sys.executable, "-m", f"tests.cluster.{starter}", *arguments]
+    code, output = fork_server.run(
+        [*command, "--", sys.executable, "-c", program],
+        cwd=tempfile.mkdtemp(),  # For logs.
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout_secs=170,
     )
     return Outcome(codes=[code], outputs=[output], ended_at=time.time())
 
