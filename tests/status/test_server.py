@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import socket
+import time
 
 import pytest
 
@@ -82,6 +83,7 @@ def test_who_opens_many_connections_is_turned_away_until_they_close(port):
 def _is_healthy(port):
     with contextlib.suppress(http.client.HTTPException, OSError):
         return ask(port, "/healthz")[0] == 200
+    time.sleep(0.1)  # The server has to notice that the others are gone.
     return False
 
 
