@@ -64,8 +64,10 @@ def _of_a_job(documents: Mapping[str, Any]) -> Iterator[Process]:
     service = documents["Service"]
     assert service["metadata"]["name"] == subdomain and service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    uid = {"batch.kubernetes.io/controller-uid": "9b1d02"}
     for index in range(job["spec"]["completions"]):
-        yield _pod(job["spec"]["template"], f"{name}-{index}.{subdomain}", {_INDEX: str(index)})
+        host = f"{name}-{index}.{subdomain}"
+        yield _pod(job["spec"]["template"], host, {**uid, _INDEX: str(index)})
 
 
 def _of_a_jobset(documents: Mapping[str, Any]) -> Iterator[Process]:
