@@ -48,10 +48,12 @@ cluster = kerasdist.Cluster.from_env()
 size, rank = str(cluster.num_workers), str(cluster.worker_index)
 count = os.environ.get("KERASDIST_RESTART_COUNT", "0")
 (folder / f"start {{count}} of {{size}}").touch()
-# On a slow machine the first one may be back before the others are lost.
-key = "3" if {is_elastic} and count != "0" and size == "4" else size
-# The others are to be back before it is over.
-waits = {is_elastic} and int(count) > 1 and size != "4"
+key = size
+if {is_elastic} and size in "34":  # On a slow machine they may come late, or be back early.
+    key = "3" if list(folder.glob("4-?")) else size.replace("3", "too few")
+is_next = key in losses and not list(folder.glob(f"{{key}}-?"))
+# All are to be there before it is over.
+waits = {is_elastic} and size != "4" and not is_next
 
 
 class Step(keras.callbacks.Callback):
@@ -80,7 +82,7 @@ def end(num_steps, secs, name):
 
 step = Step()
 me = os.getppid() if {with_machine} else os.getpid()  # An agent, without which its task ends.
-if rank in losses.get(key, ()) and not (folder / f"{{key}}-{{rank}}").exists():
+if is_next and rank in losses[key]:
     (folder / f"pid of {{key}}-{{rank}}").write_text(str(me))
     threading.Thread(target=end, args=losses[key][rank], daemon=True).start()
 
@@ -318,7 +320,6 @@ def test_workers_that_a_person_starts_again_leave_no_trace(outcome, request):
 def test_workers_that_a_launcher_goes_on_without_leave_no_trace(outcome, request):
     found = result_of(outcome)
     assert_undisturbed(found, request)
-    # A launcher may take one of two that are killed at once for one that it has told to end.
     assert found["sizes"][:2] == ["4", "3"] and found["sizes"][-1] == "4"
     assert [each[0] for each in found["lost"]] == ["3", "3", "4"]
 
@@ -329,8 +330,8 @@ def test_machines_that_are_lost_and_replaced_leave_no_trace(outcome, request):
     found = result_of(outcome)
     assert_undisturbed(found, request)
     assert outcome.codes == [-9, -9, -9, 0, 0, 0, 0]
-    assert found["sizes"][:2] == ["4", "3"] and found["sizes"][-1] == "4"
-    assert found["lost"] == ["3-1", "3-2", *found["lost"][2:]] and found["lost"][2] != "4-0"
+    assert found["sizes"].count("4") > 1 and found["sizes"][-1] == "4"
+    assert [each[0] for each in found["lost"]] == ["3", "3", "4"]
 
 
 def assert_undisturbed(found, request):
