@@ -41,7 +41,7 @@ def test_the_wheel_holds_kerasdist_alone(tmp_path):
 def test_the_locks_pin_every_requirement():
     groups = dict(PROJECT["dependency-groups"])
     # Environments of their own.
-    names = ("deploy", "docs", "libraries", "notebook", "profile")
+    names = ("deploy", "docs", "libraries", "notebook", "profile", "torchrun")
     apart = {name: groups.pop(name) for name in names}
 
     lines = [line for group in groups.values() for line in without_groups(group)]
