@@ -341,7 +341,7 @@ kerasdist.make_strategy(start_timeout_secs=5)
     num_workers=1,
 )
 def test_worker_that_never_starts_is_named(outcome):
-    assert outcome.codes == [1]
+    assert outcome.codes == [138]
     assert "ClusterStartError: The cluster was not complete within 5 s." in outcome.outputs[0]
     assert "worker 1 (127.0.0.1:1): connection refused" in outcome.outputs[0]
 
