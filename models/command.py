@@ -13,10 +13,11 @@ from collections.abc import Callable, Generator, Sequence
 from absl import flags
 
 import kerasdist
-from models import legacy_flags
-from models.datasets.damage import UnreadableDataError
-from models.training.divergence import DivergedError
-from models.usage_error import UsageError, printable
+
+from . import legacy_flags
+from .datasets.damage import UnreadableDataError
+from .training.divergence import DivergedError
+from .usage_error import UsageError, printable
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
 _FAILURE = 1

@@ -21,11 +21,11 @@ from pathlib import Path
 import tensorflow as tf
 from absl import flags
 
-from models import command, datasets, input_pipeline
-from models.datasets import image_folder, slim_records
-from models.files import labels
-from models.typed_flags import define_count, define_text
-from models.usage_error import UsageError
+from . import command, datasets, input_pipeline
+from .datasets import image_folder, slim_records
+from .files import labels
+from .typed_flags import define_count, define_text
+from .usage_error import UsageError
 
 _FORMS = ("folder", "tfrecords")
 

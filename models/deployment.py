@@ -15,8 +15,9 @@ import tensorflow as tf
 from absl import flags
 
 import kerasdist
-from models.typed_flags import define_count, define_text
-from models.usage_error import UsageError
+
+from .typed_flags import define_count, define_text
+from .usage_error import UsageError
 
 _SYNCHRONOUS = ("sync_replicas", "replicas_to_aggregate", "num_replicas_to_aggregate")
 _CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task", *_SYNCHRONOUS)

@@ -24,7 +24,8 @@ import tensorflow as tf
 from absl import flags
 
 import kerasdist
-from models import (
+
+from . import (
     command,
     datasets,
     deployment,
@@ -34,13 +35,13 @@ from models import (
     saved_model,
     weights,
 )
-from models.chief_first import chief_first
-from models.evaluation import Evaluation
-from models.files.eval_dir import EvalDir
-from models.files.train_dir import TrainDir
-from models.nets import auxiliary
-from models.typed_flags import DECAY, define_count, define_number, define_text
-from models.usage_error import UsageError
+from .chief_first import chief_first
+from .evaluation import Evaluation
+from .files.eval_dir import EvalDir
+from .files.train_dir import TrainDir
+from .nets import auxiliary
+from .typed_flags import DECAY, define_count, define_number, define_text
+from .usage_error import UsageError
 
 # Flags that need --continuous, each with the reason.
 _OF_CONTINUOUS = {

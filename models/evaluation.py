@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from models import datasets, input_pipeline
-from models.files.eval_dir import EvalDir
-from models.pictures import confusion, mistakes
-from models.preprocessing import Preprocess
-from models.usage_error import UsageError
+from . import datasets, input_pipeline
+from .files.eval_dir import EvalDir
+from .pictures import confusion, mistakes
+from .preprocessing import Preprocess
+from .usage_error import UsageError
 
 NAMES = ("Accuracy", "Recall_5")  # As in slim.
 

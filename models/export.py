@@ -21,11 +21,11 @@ import keras
 import tensorflow as tf
 from absl import flags
 
-from models import command, saved_model
-from models.datasets.encoded_image import decode
-from models.preprocessing import Preprocess
-from models.typed_flags import define_text
-from models.usage_error import UsageError
+from . import command, saved_model
+from .datasets.encoded_image import decode
+from .preprocessing import Preprocess
+from .typed_flags import define_text
+from .usage_error import UsageError
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,9 +7,10 @@ import keras
 from absl import flags
 
 from kerasdist import callbacks
-from models import layer_scopes
-from models.typed_flags import NOT_NEGATIVE, define_number
-from models.usage_error import UsageError
+
+from . import layer_scopes
+from .typed_flags import NOT_NEGATIVE, define_number
+from .usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
-from models.datasets import Dataset
-from models.datasets.damage import UnreadableDataError
-from models.preprocessing import Preprocess
-from models.typed_flags import define_count, define_text
-from models.usage_error import UsageError
+from .datasets import Dataset
+from .datasets.damage import UnreadableDataError
+from .preprocessing import Preprocess
+from .typed_flags import define_count, define_text
+from .usage_error import UsageError
 
 # TensorFlow's errors for an example that cannot be used; not those for a lost peer.
 READ_ERRORS = (

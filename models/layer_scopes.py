@@ -5,7 +5,7 @@ import re
 
 import keras
 
-from models.usage_error import UsageError
+from .usage_error import UsageError
 
 _MOST_SHOWN = 20
 _OF_SLIM = {"weights": "kernel", "biases": "bias"}

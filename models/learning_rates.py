@@ -7,8 +7,9 @@ import keras
 from absl import flags
 
 import kerasdist
-from models.typed_flags import NOT_NEGATIVE, POSITIVE, define_number
-from models.usage_error import check_name
+
+from .typed_flags import NOT_NEGATIVE, POSITIVE, define_number
+from .usage_error import check_name
 
 Schedule = keras.optimizers.schedules.LearningRateSchedule
 

@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from models import command, saved_model
-from models.datasets.encoded_image import decode
-from models.files import labels
-from models.typed_flags import define_count
-from models.usage_error import UsageError
+from . import command, saved_model
+from .datasets.encoded_image import decode
+from .files import labels
+from .typed_flags import define_count
+from .usage_error import UsageError
 
 
 def main(argv: Sequence[str]) -> int:

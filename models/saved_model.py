@@ -5,10 +5,10 @@ from pathlib import Path
 import keras
 from absl import flags
 
-from models import nets, preprocessing, weights
-from models.files.train_dir import TrainDir
-from models.typed_flags import define_text
-from models.usage_error import UsageError
+from . import nets, preprocessing, weights
+from .files.train_dir import TrainDir
+from .typed_flags import define_text
+from .usage_error import UsageError
 
 _MODELS = (".keras", ".h5", ".hdf5")
 

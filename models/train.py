@@ -45,7 +45,8 @@ import keras
 from absl import flags
 
 import kerasdist
-from models import (
+
+from . import (
     command,
     datasets,
     deployment,
@@ -56,17 +57,17 @@ from models import (
     optimizers,
     preprocessing,
 )
-from models.chief_first import chief_first
-from models.datasets import splits
-from models.files import labels
-from models.files.train_dir import TrainDir
-from models.nets import auxiliary
-from models.pictures import samples
-from models.pictures.learning_curve import write_learning_curve
-from models.training import fine_tuning, saving
-from models.training.fit import Run, fit
-from models.typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
-from models.usage_error import UsageError
+from .chief_first import chief_first
+from .datasets import splits
+from .files import labels
+from .files.train_dir import TrainDir
+from .nets import auxiliary
+from .pictures import samples
+from .pictures.learning_curve import write_learning_curve
+from .training import fine_tuning, saving
+from .training.fit import Run, fit
+from .typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
+from .usage_error import UsageError
 
 _TEST_SPLITS = ("test", "validation")  # The first that the dataset has.
 

@@ -8,11 +8,12 @@ import keras
 import tensorflow as tf
 
 import kerasdist
-from models import nets
-from models.files import labels
-from models.files.train_dir import TrainDir
-from models.nets import auxiliary, slim_names
-from models.usage_error import UsageError
+
+from . import nets
+from .files import labels
+from .files.train_dir import TrainDir
+from .nets import auxiliary, slim_names
+from .usage_error import UsageError
 
 _UNUSUAL = 1009  # A number of classes by which the layers of the logits can be told.
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow_datasets as tfds
 
-from models.datasets import connection, image_folder, slim_records, splits
-from models.datasets.damage import first_damage
-from models.datasets.dataset import Dataset as Dataset
-from models.datasets.digits import Digits
-from models.usage_error import UsageError, did_you_mean
+from ..usage_error import UsageError, did_you_mean
+from . import connection, image_folder, slim_records, splits
+from .damage import first_damage
+from .dataset import Dataset as Dataset
+from .digits import Digits
 
 BUILDERS: dict[str, type[tfds.core.DatasetBuilder]] = {
     "digits": Digits,

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from models.datasets import splits
-from models.datasets.damage import reason_of
-from models.datasets.dataset import Dataset
-from models.datasets.encoded_image import decode
-from models.files import labels
-from models.usage_error import UsageError, printable
+from ..files import labels
+from ..usage_error import UsageError, printable
+from . import splits
+from .damage import reason_of
+from .dataset import Dataset
+from .encoded_image import decode
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
 _CHANNELS = 3

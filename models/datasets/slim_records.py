@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from models.datasets import splits
-from models.datasets.damage import UnreadableDataError, damage_of_file, reason_of
-from models.datasets.dataset import Dataset
-from models.datasets.encoded_image import decode
-from models.files import labels
-from models.usage_error import UsageError
+from ..files import labels
+from ..usage_error import UsageError
+from . import splits
+from .damage import UnreadableDataError, damage_of_file, reason_of
+from .dataset import Dataset
+from .encoded_image import decode
 
 # The datasets whose files are named otherwise, and the classes of those without a labels.txt.
 _FILES = {

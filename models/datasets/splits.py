@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import tensorflow_datasets as tfds
 
-from models.usage_error import UsageError
+from ..usage_error import UsageError
 
 
 class Part(NamedTuple):

@@ -11,8 +11,8 @@ from typing import BinaryIO
 import keras
 import tensorflow as tf
 
-from models.files.whole_file import whole_file
-from models.usage_error import UsageError
+from ..usage_error import UsageError
+from .whole_file import whole_file
 
 _MEASURE = "Accuracy"
 

@@ -6,8 +6,8 @@
 
 from pathlib import Path
 
-from models.files.whole_file import whole_file
-from models.usage_error import UsageError, printable
+from ..usage_error import UsageError, printable
+from .whole_file import whole_file
 
 FILE = "labels.txt"
 _MOST_CLASSES = 10_000_000  # A net for more fits no machine, and the names alone fill its memory.

@@ -14,9 +14,10 @@ import keras
 import tensorflow as tf
 
 import kerasdist
-from models.files import labels
-from models.files.whole_file import whole_file
-from models.usage_error import UsageError
+
+from ..usage_error import UsageError
+from . import labels
+from .whole_file import whole_file
 
 # As `callbacks.Checkpoint` names them. One that a newer one of the same step was replacing when the
 # run was killed has another name, and may be the only one.

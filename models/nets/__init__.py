@@ -5,7 +5,8 @@ model = nets.build("lenet", num_classes=10, weight_decay=4e-5)
 
 import keras
 
-from models.nets import (
+from ..usage_error import UsageError, check_name
+from . import (
     alexnet,
     applications,
     cifarnet,
@@ -19,8 +20,7 @@ from models.nets import (
     resnet,
     vgg,
 )
-from models.nets.net import Net
-from models.usage_error import UsageError, check_name
+from .net import Net
 
 NETS = {
     "alexnet_v2": Net(alexnet.alexnet_v2, 224, "vgg"),

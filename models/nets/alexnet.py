@@ -6,8 +6,8 @@ from typing import NamedTuple
 import keras
 from keras import layers
 
-from models.nets import convolutional_head
-from models.nets.weight_decay import slim_l2
+from . import convolutional_head
+from .weight_decay import slim_l2
 
 
 class _Conv(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from models.nets.style import Style
+from .style import Style
 
 WEIGHT = 0.4  # Of the second one's loss, as in slim.
 _SMALLEST = 5  # Height and width that its first layer takes.

@@ -16,7 +16,7 @@ from typing import Protocol
 import keras
 from keras import layers
 
-from models.nets.style import Style
+from .style import Style
 
 
 class Part(Protocol):

@@ -3,8 +3,8 @@
 import keras
 from keras import layers
 
-from models.nets.local_response_normalization import LocalResponseNormalization
-from models.nets.weight_decay import slim_l2
+from .local_response_normalization import LocalResponseNormalization
+from .weight_decay import slim_l2
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:

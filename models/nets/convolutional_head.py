@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from models.nets.weight_decay import slim_l2
+from .weight_decay import slim_l2
 
 
 def add(

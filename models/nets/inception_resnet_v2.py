@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import keras
 from keras import layers
 
-from models.nets import auxiliary
-from models.nets.branches import AveragePool, Conv, MaxPool, Part, chain, mixed
-from models.nets.inception_v3 import STEM
-from models.nets.inception_v4 import dense
-from models.nets.style import Style
+from . import auxiliary
+from .branches import AveragePool, Conv, MaxPool, Part, chain, mixed
+from .inception_v3 import STEM
+from .inception_v4 import dense
+from .style import Style
 
 _BLOCK_5B = [
     [Conv("Conv2d_1x1", 96)],

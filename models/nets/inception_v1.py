@@ -2,8 +2,8 @@
 
 import keras
 
-from models.nets.branches import Conv, MaxPool, chain, mixed
-from models.nets.style import Style
+from .branches import Conv, MaxPool, chain, mixed
+from .style import Style
 
 # Filters of the 1x1 branch, of the two 3x3 branches (before and after), and behind the pool.
 _BLOCKS = {

@@ -3,8 +3,8 @@
 import keras
 from keras import layers
 
-from models.nets.branches import AveragePool, Conv, MaxPool, chain, mixed
-from models.nets.style import Style
+from .branches import AveragePool, Conv, MaxPool, chain, mixed
+from .style import Style
 
 # Filters: of the 1x1 branch, of the 3x3 one, of the one with two 3x3, and behind the pool.
 _BLOCKS = {

@@ -5,9 +5,9 @@ Source: https://arxiv.org/abs/1512.00567
 
 import keras
 
-from models.nets import auxiliary
-from models.nets.branches import AveragePool, Conv, Fork, MaxPool, chain, mixed
-from models.nets.style import Style
+from . import auxiliary
+from .branches import AveragePool, Conv, Fork, MaxPool, chain, mixed
+from .style import Style
 
 STEM = (
     Conv("Conv2d_1a_3x3", 32, strides=2, padding="valid"),

@@ -6,10 +6,10 @@ Source: https://arxiv.org/abs/1602.07261
 import keras
 from keras import layers
 
-from models.nets import auxiliary
-from models.nets.branches import AveragePool, Conv, Fork, MaxPool, chain, mixed
-from models.nets.style import Style
-from models.nets.weight_decay import slim_l2
+from . import auxiliary
+from .branches import AveragePool, Conv, Fork, MaxPool, chain, mixed
+from .style import Style
+from .weight_decay import slim_l2
 
 _STEM = (
     Conv("Conv2d_1a_3x3", 32, strides=2, padding="valid"),

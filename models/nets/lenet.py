@@ -3,7 +3,7 @@
 import keras
 from keras import layers
 
-from models.nets.weight_decay import slim_l2
+from .weight_decay import slim_l2
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:

@@ -8,7 +8,7 @@ import functools
 import keras
 from keras import layers
 
-from models.nets.style import Style
+from .style import Style
 
 # Filters and strides of each pair of convolutions, depthwise and pointwise.
 _V1 = (

@@ -10,7 +10,7 @@ import functools
 import keras
 from keras import layers
 
-from models.nets.style import Style
+from .style import Style
 
 _UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 _FILTERS = (64, 128, 256, 512)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import keras
 from keras import layers
 
-from models.nets.weight_decay import slim_l2
+from .weight_decay import slim_l2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ import functools
 import keras
 from keras import layers
 
-from models.nets import convolutional_head
-from models.nets.weight_decay import slim_l2
+from . import convolutional_head
+from .weight_decay import slim_l2
 
 _CHANNELS = (64, 128, 256, 512, 512)
 

@@ -10,10 +10,8 @@ from collections.abc import Callable
 import keras
 from absl import flags
 
-from models.learning_rates import Schedule
-from models.optimizers.momentum import Momentum as Momentum
-from models.optimizers.rmsprop import RMSProp as RMSProp
-from models.typed_flags import (
+from ..learning_rates import Schedule
+from ..typed_flags import (
     DECAY,
     NOT_NEGATIVE,
     NOT_POSITIVE,
@@ -21,7 +19,9 @@ from models.typed_flags import (
     define_number,
     define_text,
 )
-from models.usage_error import check_name
+from ..usage_error import check_name
+from .momentum import Momentum as Momentum
+from .rmsprop import RMSProp as RMSProp
 
 
 def define_flags(values: flags.FlagValues) -> None:

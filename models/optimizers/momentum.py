@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from models.learning_rates import Schedule
+from ..learning_rates import Schedule
 
 
 @keras.saving.register_keras_serializable("models")

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from models.files.whole_file import whole_file
+from ..files.whole_file import whole_file
 
 _MOST_SHOWN = 30  # Classes in the picture.
 _MOST_WITH_NUMBERS = 15  # With more classes, the counts are not written into the picture.

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from models.files.whole_file import whole_file
+from ..files.whole_file import whole_file
 
 _TRAIN_COLOR = "#1f5fa8"
 _VALIDATION_COLOR = "#d9661f"

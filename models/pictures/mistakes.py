@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from models.files.whole_file import whole_file
+from ..files.whole_file import whole_file
 
 _COLUMNS = 6
 _MOST_KEPT = 24

@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from models.datasets import Dataset
-from models.files.whole_file import whole_file
-from models.pictures.mistakes import as_picture
-from models.preprocessing import Preprocess
+from ..datasets import Dataset
+from ..files.whole_file import whole_file
+from ..preprocessing import Preprocess
+from .mistakes import as_picture
 
 _COUNT = 8
 

@@ -6,8 +6,8 @@ image = preprocess(image, image_size=28, seed=None)
 
 from typing import Any, Protocol
 
-from models.preprocessing import cifarnet, inception, lenet, vgg
-from models.usage_error import check_name
+from ..usage_error import check_name
+from . import cifarnet, inception, lenet, vgg
 
 
 class Preprocess(Protocol):

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from models import train
+from .. import train
 
 _DATASET_DIR = Path("data")
 

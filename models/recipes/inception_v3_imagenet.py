@@ -32,7 +32,7 @@ here, such as --num_replicas_to_aggregate, which that trainer had.
 import sys
 from collections.abc import Sequence
 
-from models import train
+from .. import train
 
 
 def main(argv: Sequence[str] = ()) -> int:

@@ -17,7 +17,7 @@ learning rate of 0.001.
 import sys
 from collections.abc import Sequence
 
-from models import train
+from .. import train
 
 _HEAD = ("fc6", "fc7", "fc8")
 

@@ -6,10 +6,11 @@ import keras
 from absl import flags
 
 from kerasdist import callbacks
-from models import layer_scopes, weights
-from models.files.train_dir import TrainDir
-from models.typed_flags import define_text
-from models.usage_error import UsageError
+
+from .. import layer_scopes, weights
+from ..files.train_dir import TrainDir
+from ..typed_flags import define_text
+from ..usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:

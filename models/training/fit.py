@@ -15,12 +15,13 @@ from absl import flags
 
 import kerasdist
 from kerasdist import callbacks
-from models import command, deployment, input_pipeline
-from models.datasets import Dataset
-from models.files.train_dir import TrainDir
-from models.training.ctrl_c import CtrlC
-from models.training.divergence import DivergedError
-from models.usage_error import UsageError
+
+from .. import command, deployment, input_pipeline
+from ..datasets import Dataset
+from ..files.train_dir import TrainDir
+from ..usage_error import UsageError
+from .ctrl_c import CtrlC
+from .divergence import DivergedError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

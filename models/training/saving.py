@@ -6,8 +6,9 @@ import keras
 from absl import flags
 
 from kerasdist import callbacks
-from models.files.train_dir import TrainDir
-from models.typed_flags import DECAY, define_count, define_number
+
+from ..files.train_dir import TrainDir
+from ..typed_flags import DECAY, define_count, define_number
 
 
 def define_flags(values: flags.FlagValues) -> None:
