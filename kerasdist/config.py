@@ -104,13 +104,14 @@ def _check_replicas_to_aggregate(config: DeploymentConfig) -> None:
             "`replicas_to_aggregate` must be at least 1, or -1 for all workers. Received: "
             "replicas_to_aggregate=0."
         )
-    if number > 0 and not config.sync_replicas:
+    if not config.num_ps_tasks:  # All workers make each update together, whatever the flag says.
+        if number not in (-1, config.num_replicas):
+            raise ValueError(_describe_missing_servers(config))
+    elif number > 0 and not config.sync_replicas:
         raise ValueError(
             f"`replicas_to_aggregate` is for synchronous workers. Received: replicas_to_aggregate="
             f"{number}, sync_replicas=False. Give sync_replicas=True, too, or leave it out."
         )
-    if number not in (-1, config.num_replicas) and not config.num_ps_tasks:
-        raise ValueError(_describe_missing_servers(config))
 
 
 def _describe_missing_servers(config: DeploymentConfig) -> str:

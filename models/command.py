@@ -8,13 +8,13 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from absl import flags
 
 import kerasdist
 
-from . import legacy_flags
+from . import legacy
 from .datasets.damage import UnreadableDataError
 from .training.divergence import DivergedError
 from .usage_error import UsageError, printable
@@ -22,6 +22,9 @@ from .usage_error import UsageError, printable
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
 _FAILURE = 1
 _MISTAKE = 2
+_LEGACY = """
+With a command line of TF-Slim or of the Inception trainers, this prints the new one, and all that
+differs: python -m models.migrate -- python train_image_classifier.py --train_dir=..."""
 
 
 def run(
@@ -31,29 +34,31 @@ def run(
     argv: Sequence[str],
     description: str | None,
     takes_files: bool = False,
+    replaces: Mapping[str, legacy.Flag] | None = None,
 ) -> int:
     """Parses `argv` and returns the exit code of `action`.
 
     `action` is called with the flags and, if the command `takes_files`, with the other arguments.
+    `replaces` are the flags of the legacy programs that the command takes the place of.
     The code is 1 if the cluster does not start, an example cannot be used or training diverges; 2
     for a mistake, 130 for Ctrl-C.
     """
     values = flags.FlagValues()
     define_flags(values)
     flags.DEFINE_bool("help", False, "Print this help.", short_name="h", flag_values=values)
+    listed = values.get_help()  # Without the legacy flags.
+    legacy.define_flags(values, replaces or {})
     try:
         files = _parse(values, argv, takes_files=takes_files)
         if values.help:
             # absl heads the flags of the main module with the path of its file.
-            listed = values.get_help().replace(f"\n{sys.argv[0]}:\n", "\nthis command:\n")
-            print(f"{description}\nFlags:\n{listed}")
+            listed = listed.replace(f"\n{sys.argv[0]}:\n", "\nthis command:\n")
+            print(f"{description}\nFlags:\n{listed}{_LEGACY if replaces else ''}")
             return 0
         with _lines_as_they_are():
             return action(values, files) if takes_files else action(values)
     except flags.UnrecognizedFlagError as error:
-        answer = legacy_flags.ANSWERS.get(error.flagname)
-        told = f"There is no --{error.flagname} here: {answer}." if answer else str(error)
-        _say(f"error: {told}\n`--help` lists the flags.")
+        _say(f"error: {error}\n`--help` lists the flags.")
         return _MISTAKE
     except (flags.Error, UsageError) as error:
         # absl shows what is no bool as a tuple.

@@ -143,6 +143,9 @@ def _in_flags(message: str, values: flags.FlagValues) -> str:
     if values["num_replicas_to_aggregate"].present:
         message = message.replace("--replicas_to_aggregate", "--num_replicas_to_aggregate")
     message = message.replace("give no DeploymentConfig", "leave these flags out")
+    message = message.replace(
+        "`chief_host` to addresses given by hand", "--chief_host=host:port to --worker_hosts"
+    )
     return re.sub(r"DeploymentConfig (ask|say)s", r"The flags \1", message)
 
 

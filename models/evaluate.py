@@ -30,6 +30,7 @@ from . import (
     datasets,
     deployment,
     input_pipeline,
+    legacy,
     nets,
     preprocessing,
     saved_model,
@@ -53,10 +54,17 @@ _OF_CONTINUOUS = {
 
 def main(argv: Sequence[str]) -> int:
     """Evaluates as the flags `argv` say and returns the exit code, one of docs/clusters.md."""
-    return command.run(_evaluate, define_flags=_define_flags, argv=argv, description=__doc__)
+    return command.run(
+        _evaluate,
+        define_flags=define_flags,
+        argv=argv,
+        description=__doc__,
+        replaces=legacy.flags_of("evaluate"),
+    )
 
 
-def _define_flags(values: flags.FlagValues) -> None:
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of this command."""
     count = functools.partial(define_count, values)
 
     saved_model.define_flags(values)

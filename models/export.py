@@ -21,7 +21,7 @@ import keras
 import tensorflow as tf
 from absl import flags
 
-from . import command, saved_model
+from . import command, legacy, saved_model
 from .datasets.encoded_image import decode
 from .preprocessing import Preprocess
 from .typed_flags import define_text
@@ -30,10 +30,17 @@ from .usage_error import UsageError
 
 def main(argv: Sequence[str]) -> int:
     """Exports as the flags `argv` say and returns the exit code."""
-    return command.run(_export, define_flags=_define_flags, argv=argv, description=__doc__)
+    return command.run(
+        _export,
+        define_flags=define_flags,
+        argv=argv,
+        description=__doc__,
+        replaces=legacy.flags_of("export"),
+    )
 
 
-def _define_flags(values: flags.FlagValues) -> None:
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of this command."""
     saved_model.define_flags(values)
     saved_model.define_preprocessing_flag(values)
     define_text(values, "export_dir", None, "The folder to write. It must not exist yet.")

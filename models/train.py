@@ -53,6 +53,7 @@ from . import (
     gradient_flags,
     input_pipeline,
     learning_rates,
+    legacy,
     nets,
     optimizers,
     preprocessing,
@@ -74,10 +75,17 @@ _TEST_SPLITS = ("test", "validation")  # The first that the dataset has.
 
 def main(argv: Sequence[str]) -> int:
     """Trains as the flags `argv` say and returns the exit code, one of docs/clusters.md."""
-    return command.run(_train, define_flags=_define_flags, argv=argv, description=__doc__)
+    return command.run(
+        _train,
+        define_flags=define_flags,
+        argv=argv,
+        description=__doc__,
+        replaces=legacy.flags_of("train"),
+    )
 
 
-def _define_flags(values: flags.FlagValues) -> None:
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of this command."""
     text = functools.partial(define_text, values)
     count = functools.partial(define_count, values)
     number = functools.partial(define_number, values)

@@ -16,14 +16,19 @@ from .nets import auxiliary, slim_names
 from .usage_error import UsageError
 
 _UNUSUAL = 1009  # A number of classes by which the layers of the logits can be told.
+# What `kerasdist.warm_start` says to do is for programs.
+_ADVICE = re.compile(r" (Leave (these variables|them) out with `exclude`|Use `rename` to) .*$")
 
 
-def start(model: keras.Model, path: str, **options: Any) -> None:
+def start(
+    model: keras.Model, path: str, *, advice: str = "Are they of another net?", **options: Any
+) -> None:
     """Gives a net the weights at the path of --checkpoint_path.
 
     Args:
         model: The net.
         path: As the person wrote it.
+        advice: What to do if they do not fit the model.
         **options: Further arguments of `kerasdist.warm_start`.
 
     Raises:
@@ -34,7 +39,8 @@ def start(model: keras.Model, path: str, **options: Any) -> None:
     try:
         kerasdist.warm_start(model, source, rename=rename, **options)
     except ValueError as error:
-        raise UsageError(f"--checkpoint_path {path!r}: {error}") from error
+        told = _ADVICE.sub(f" {advice}", str(error))
+        raise UsageError(f"--checkpoint_path {path!r}: {told}") from error
 
 
 def net(name: str, path: str) -> keras.Model:

@@ -63,6 +63,8 @@ def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> 
     weights.start(
         model,
         values.checkpoint_path,
+        advice="--checkpoint_exclude_scopes leaves layers out, and --ignore_missing_vars accepts "
+        "that some have no weights.",
         exclude=layer_scopes.patterns("--checkpoint_exclude_scopes", scopes, model),
         ignore_missing=values.ignore_missing_vars,
     )

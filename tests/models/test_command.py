@@ -9,7 +9,7 @@ from absl import flags, logging
 
 import kerasdist
 from kerasdist.training.report import log_lines
-from models import command, evaluate, legacy_flags, train
+from models import command, evaluate, export, legacy, train
 from models.usage_error import UsageError
 
 
@@ -19,7 +19,13 @@ def define_flags(values):
 
 
 def run(argv, action=lambda values: 0):
-    return command.run(action, define_flags=define_flags, argv=argv, description="A command.")
+    return command.run(
+        action,
+        define_flags=define_flags,
+        argv=argv,
+        description="A command.",
+        replaces=legacy.flags_of("train"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,10 +34,11 @@ def run(argv, action=lambda values: 0):
         (["--batchsize=1"], "Unknown command line flag 'batchsize'. Did you mean: batch_size ?"),
         (["--bogus=1"], "Unknown command line flag 'bogus'\n`--help` lists the flags."),
         (
-            ["--num_readers=4"],
-            "There is no --num_readers here: tf.data itself reads files in parallel",
+            ["--quantize_delay=0"],
+            "flag --quantize_delay=0: there is no --quantize_delay here: nets are trained with",
         ),
-        (["--max_steps=9"], "There is no --max_steps here: --max_number_of_steps says"),
+        (["--max_steps=9"], "there is no --max_steps here: it is --max_number_of_steps."),
+        (["--fine_tune"], "there is no --fine_tune here: --checkpoint_exclude_scopes=Inception"),
         (["--batch_size=0"], "flag --batch_size=0: 0 is not a positive integer"),
         (["--batch_size=many"], "flag --batch_size=many"),
         (
@@ -62,14 +69,31 @@ def test_an_error_comes_after_what_was_printed_before(tmp_path, monkeypatch):
     assert (tmp_path / "both").read_text() == "the plan\nerror: another training\n"
 
 
-def test_answers_are_of_flags_that_are_not_there_and_name_flags_that_are():
-    known = set()
-    for module in (train, evaluate):
-        module._define_flags(values := flags.FlagValues())
-        known |= set(values)
+def test_legacy_flags_that_say_what_happens_anyway_are_accepted():
+    anyway = ["--master=", "--quantize_delay=-1", "--nofine_tune", "--alsologtostderr"]
 
-    assert not set(legacy_flags.ANSWERS) & known
-    assert set(re.findall(r"--(\w+)", " ".join(legacy_flags.ANSWERS.values()))) <= known
+    assert run([*anyway, "--startup_delay_steps=0"]) == 0
+
+
+def flags_of(module):
+    module.define_flags(values := flags.FlagValues())
+    return values
+
+
+@pytest.mark.parametrize("name", legacy.PROGRAMS)
+def test_each_legacy_flag_is_here_or_has_an_answer_that_names_flags_that_are(name):
+    program = legacy.PROGRAMS[name]
+    commands = {"train": train, "evaluate": evaluate, "export": export}
+    known = {command: set(flags_of(module)) for command, module in commands.items()}
+    here = known[program.command]
+
+    assert {flag.here for flag in program.flags.values()} - {""} <= here
+    assert not {name for name, flag in program.flags.items() if flag.here != name} & here
+    assert all(flag.answer for flag in program.flags.values())
+    assert set(program.fixed) <= here
+    told = [flag.answer for flag in program.flags.values()]
+    named = set(re.findall(r"--(\w+)", " ".join([*told, *program.notes])))
+    assert named <= set.union(*known.values(), program.flags, {"workers", "ps"})
 
 
 # The flags of train_image_classifier and eval_image_classifier, with their defaults.
@@ -104,18 +128,20 @@ OTHERS = {
     evaluate: {"checkpoint_path", "eval_dir", "dataset_name", "model_name"},
 }
 ANSWERED = {
-    train: {"master", "num_readers", "quantize_delay"},
+    train: {"master", "num_readers", "quantize_delay", "startup_delay_steps", "alsologtostderr"},
     evaluate: {"master", "quantize"},
 }
+PROGRAMS = {train: "train_image_classifier", evaluate: "eval_image_classifier"}
 
 
 @pytest.mark.parametrize(("module", "defaults"), [(train, TRAIN_FLAGS), (evaluate, EVAL_FLAGS)])
 def test_the_flags_of_slim_have_its_defaults_or_an_answer(module, defaults):
-    module._define_flags(values := flags.FlagValues())
+    values, there = flags_of(module), legacy.PROGRAMS[PROGRAMS[module]].flags
 
     assert {name: values[name].default for name in defaults} == defaults
+    assert {name: there[name].default for name in defaults} == defaults
     assert OTHERS[module] <= set(values)
-    assert ANSWERED[module] <= set(legacy_flags.ANSWERS)
+    assert ANSWERED[module] <= set(there)
 
 
 def test_a_mistake_found_by_the_action_ends_with_code_2(capsys):
@@ -158,7 +184,10 @@ def test_ctrl_c_ends_with_code_130(capsys):
 
 def test_help_lists_the_flags(capsys):
     assert run(["--help"]) == 0
-    assert "--batch_size" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "--batch_size" in told
+    assert "--fine_tune" not in told
+    assert "python -m models.migrate -- python train_image_classifier.py" in told.splitlines()[-1]
 
 
 def test_flags_of_one_call_are_not_seen_by_the_next():

@@ -65,7 +65,7 @@ def test_hosts_may_name_a_chief_beside_the_workers():
 def test_parameter_servers_without_a_chief_are_a_mistake():
     cluster = deployment.cluster(parse("--worker_hosts=a:1,b:1", "--ps_hosts=c:1"))
 
-    with pytest.raises(UsageError, match=r"`chief_host` to addresses.*--workers 2 --ps 1`"):
+    with pytest.raises(UsageError, match=r"or --chief_host=host:port to --w.*--workers 2 --ps 1`"):
         deployment.make_strategy(parse(), cluster)
 
 
@@ -158,8 +158,22 @@ def test_flags_of_synchronous_workers_over_parameter_servers(
     assert deployment.has_synchronous_servers(parse(*argv), with_servers()) == is_sync
 
 
-@pytest.mark.parametrize("argv", [[], ["--sync_replicas"], ["--num_replicas_to_aggregate=-1"]])
-def test_workers_without_parameter_servers_make_each_step_together(argv):
+def test_gradients_of_asynchronous_workers_are_not_counted():
+    message = "=2, --sync_replicas=False. Give --sync_replicas, too"
+
+    with pytest.raises(UsageError, match=message):
+        deployment.make_strategy(parse("--replicas_to_aggregate=2"), with_servers())
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["--sync_replicas"], ["--replicas_to_aggregate=2"], ["--num_replicas_to_aggregate=-1"]],
+)
+def test_workers_without_parameter_servers_make_each_step_together(argv, monkeypatch):
+    monkeypatch.setattr(kerasdist, "make_strategy", lambda config, cluster: None)
+
+    deployment.make_strategy(parse(*argv), two_workers())
+
     assert deployment.num_to_aggregate(parse(*argv), two_workers()) == 2
     assert not deployment.has_synchronous_servers(parse(*argv), two_workers())
     assert deployment.num_to_aggregate(parse(*argv), kerasdist.Cluster.local()) == 1
@@ -191,7 +205,7 @@ def test_backup_workers_of_flags_and_of_the_launch_must_agree(monkeypatch):
     ("argv", "message"),
     [
         (["--sync_replicas", "--replicas_to_aggregate=0"], "`?--replicas_to_aggregate`? must be"),
-        (["--replicas_to_aggregate=2"], "=2, --sync_replicas=False. Give --sync_replicas, too"),
+        (["--replicas_to_aggregate=3"], "need parameter servers.*Received: --replicas_to_agg"),
         (
             ["--num_replicas_to_aggregate=1"],
             "need parameter servers.*Received: --num_replicas_to_aggregate=1, --worker_replicas=2, "

@@ -1,0 +1,228 @@
+"""The Inception trainers: research/inception of tensorflow/models."""
+
+import math
+from typing import Any
+
+from absl import flags
+
+from ..usage_error import UsageError
+from .flag import CLONES, LOGGING, Flag, Program, same
+
+_HEADS = "InceptionV3/Logits,InceptionV3/AuxLogits"
+_FIXED = {
+    "dataset_name": "imagenet",
+    "model_name": "inception_v3",
+    "moving_average_decay": 0.9999,
+}
+_TRAINED = {**_FIXED, "label_smoothing": 0.1}
+_DATA = {
+    **LOGGING,
+    "data_dir": Flag(default="/tmp/mydata", here="dataset_dir"),
+    "num_preprocess_threads": Flag(default=4, here="num_preprocessing_threads"),
+    "num_readers": Flag(
+        default=4, otherwise="tf.data itself reads files in parallel", anyway=("4",)
+    ),
+    "input_queue_memory_factor": Flag(
+        default=16,
+        otherwise="batches are drawn from 10,000 stored examples, which are not decoded yet",
+    ),
+}
+_TRAIN = {
+    **_DATA,
+    **same(batch_size=32),
+    "image_size": Flag(default=299, here="train_image_size", if_given=True),
+    "subset": Flag(default="train", here="dataset_split_name"),
+    "log_device_placement": Flag(
+        default=False,
+        otherwise="the plan at the beginning says which devices are used",
+        anyway=("False",),
+    ),
+}
+_CLONES = {
+    **_TRAIN,
+    **same(
+        train_dir="/tmp/imagenet_train", num_epochs_per_decay=30.0, learning_rate_decay_factor=0.16
+    ),
+    "max_steps": Flag(default=10_000_000, here="max_number_of_steps"),
+    "num_gpus": Flag(default=1, here="num_clones", always=CLONES),
+    "initial_learning_rate": Flag(default=0.1, here="learning_rate"),
+    "fine_tune": Flag(
+        default=False,
+        otherwise=f"--checkpoint_exclude_scopes={_HEADS} keeps the initial weights of both "
+        "classifiers",
+        anyway=("False",),
+    ),
+    "pretrained_model_checkpoint_path": Flag(
+        default="",
+        here="checkpoint_path",
+        if_given=True,
+        otherwise="variables have the names of slim's inception_v3.ckpt, the same net, and not "
+        "those of the Inception trainers",
+    ),
+    "checkpoint_dir": Flag(
+        default="",
+        otherwise="a training goes on from the newest checkpoint in its --train_dir",
+        anyway=("",),
+    ),
+}
+_DISTRIBUTED = {
+    **_TRAIN,
+    **same(
+        train_dir="/tmp/imagenet_train",
+        num_epochs_per_decay=2.0,
+        learning_rate_decay_factor=0.94,
+        save_interval_secs=600,
+        save_summaries_secs=180,
+    ),
+    **{
+        name: Flag(default=default, here=name, if_given=True)
+        for name, default in (
+            *(("job_name", ""), ("ps_hosts", ""), ("worker_hosts", "")),
+            ("task_id", 0),
+        )
+    },
+    "num_replicas_to_aggregate": Flag(
+        default=-1,
+        here="num_replicas_to_aggregate",
+        always="without it, workers of parameter servers train asynchronously",
+    ),
+    "max_steps": Flag(default=1_000_000, here="max_number_of_steps"),
+    "initial_learning_rate": Flag(default=0.045, here="learning_rate"),
+    "protocol": Flag(
+        default="grpc", absent="TensorFlow uses gRPC on every network", anyway=("grpc",)
+    ),
+}
+_EVAL = {
+    **_DATA,
+    **same(batch_size=32, eval_dir="/tmp/imagenet_eval"),
+    "image_size": Flag(default=299, here="eval_image_size", if_given=True),
+    "checkpoint_dir": Flag(default="/tmp/imagenet_train", here="checkpoint_path"),
+    "eval_interval_secs": Flag(default=300, here="eval_interval_secs", if_given=True),
+    "run_once": Flag(
+        default=False,
+        otherwise="models.evaluate runs once, unless --continuous is given",
+        anyway=("True",),
+    ),
+    "num_examples": Flag(default=50_000, otherwise="--max_num_batches says how much is read"),
+    "subset": Flag(default="validation", here="dataset_split_name"),
+}
+
+
+def _of_clones(values: flags.FlagValues) -> dict[str, Any]:
+    """Returns what was for all GPUs there, and is for each of them here."""
+    number = values.num_gpus
+    if number < 1 or values.batch_size % number:
+        raise UsageError(
+            f"--batch_size={values.batch_size} is that of all GPUs, and --num_gpus={number} does "
+            "not divide it."
+        )
+    return {
+        "batch_size": values.batch_size // number,
+        "num_preprocessing_threads": values.num_preprocess_threads * number,
+        # It is counted as if one clone read all data.
+        "num_epochs_per_decay": values.num_epochs_per_decay / number,
+        "log_every_n_steps": 10,
+        **({"checkpoint_exclude_scopes": _HEADS} if _fine_tunes(values) else {}),
+    }
+
+
+def _fine_tunes(values: flags.FlagValues) -> bool:
+    return values.fine_tune and bool(values.pretrained_model_checkpoint_path)
+
+
+def _of_distributed(values: flags.FlagValues) -> dict[str, Any]:
+    lines = {"log_every_n_steps": 1}
+    if not (values.ps_hosts and values.worker_hosts):
+        return lines
+    host = values.worker_hosts.partition(",")[0].rpartition(":")[0]
+    addresses = f"{values.worker_hosts},{values.ps_hosts}".split(",")
+    used = [
+        int(port)
+        for name, _, port in (each.rpartition(":") for each in addresses)
+        if name == host and port.isdecimal()
+    ]
+    return {**lines, "chief_host": f"{host}:{max(used, default=2221) + 1}"}
+
+
+def _of_eval(values: flags.FlagValues) -> dict[str, Any]:
+    number = {"max_num_batches": math.ceil(values.num_examples / values.batch_size)}
+    if values.run_once:
+        return number
+    return {**number, "continuous": True, "eval_interval_secs": values.eval_interval_secs}
+
+
+_STATISTICS = (
+    "Batch normalization has the statistics of the whole batch; there, each tower had its own, and "
+    "the last one's were averaged."
+)
+_IMAGES = (
+    "The preprocessing distorts brightness and saturation, and resizes in one way; the Inception "
+    "trainers distorted hue and contrast, too, resized in four ways, and used bounding boxes."
+)
+_FLOWERS = (
+    "The records of build_image_data.py are named as those of ImageNet, so --dataset_name=imagenet "
+    "reads them. Put a labels.txt beside them, a line for each class: 0:background, 1:daisy, ..."
+)
+_NEW_AVERAGES = (
+    "The model that is measured and saved has the averages of the weights; --moving_average_decay "
+    "of models.evaluate is for checkpoints."
+)
+
+
+def _trainer(*notes: str) -> Program:
+    return Program(
+        command="train",
+        flags=_CLONES,
+        fixed=_TRAINED,
+        computed=_of_clones,
+        notes=(
+            "--batch_size is that of each clone; there, it was divided by --num_gpus.",
+            "A checkpoint is written every --save_interval_secs, and summaries are if "
+            "--save_summaries_secs is given; there, every 5000 and 100 steps.",
+            "The loss in the lines is that of all clones; there, of the last tower.",
+            _STATISTICS,
+            _IMAGES,
+            *notes,
+        ),
+    )
+
+
+def _evaluation(*notes: str) -> Program:
+    return Program(
+        command="evaluate",
+        flags=_EVAL,
+        fixed=_FIXED,
+        computed=_of_eval,
+        notes=(
+            "Accuracy is precision @ 1, and Recall_5 recall @ 5. Each example counts once.",
+            "Without --run_once, each new checkpoint of a training with models.train is measured.",
+            _NEW_AVERAGES,
+            *notes,
+        ),
+    )
+
+
+_distributed = Program(
+    command="train",
+    flags=_DISTRIBUTED,
+    fixed=_TRAINED,
+    computed=_of_distributed,
+    notes=(
+        "The chief is a process of its own, beside worker 0: start the same command once more, "
+        "with --job_name=chief and --task_id=0. It writes, and the workers compute.",
+        "--chief_host needs a port that is free. `python -m kerasdist launch --workers 2 --ps 1 "
+        "--` starts all processes on one machine, without these flags.",
+        "The rates in the lines are those of all workers; there, of each.",
+        _IMAGES,
+    ),
+)
+PROGRAMS = {
+    "imagenet_train": _trainer(),
+    "flowers_train": _trainer(_FLOWERS),
+    "inception_train": _trainer(),
+    "imagenet_distributed_train": _distributed,
+    "inception_distributed_train": _distributed,
+    "imagenet_eval": _evaluation(),
+    "flowers_eval": _evaluation(_FLOWERS),
+    "inception_eval": _evaluation(),
+}

@@ -1,0 +1,221 @@
+"""The programs of TF-Slim's image classification: research/slim of tensorflow/models."""
+
+import re
+from typing import Any
+
+from absl import flags
+
+from .. import nets
+from .flag import CLONES, CLUSTER, LOGGING, Flag, Program, same
+
+_MASTER = Flag(default="", otherwise=CLUSTER, anyway=("",))
+_QUANTIZE = Flag(
+    default=False,
+    absent="nets are evaluated with the numbers they were trained with",
+    anyway=("False",),
+)
+_DATA = same(
+    dataset_name="imagenet",
+    dataset_dir=None,
+    labels_offset=0,
+    preprocessing_name=None,
+    num_preprocessing_threads=4,
+    use_grayscale=False,
+)
+_CLUSTERED = {
+    "worker_replicas": Flag(default=1, here="worker_replicas", if_given=True),
+    "num_ps_tasks": Flag(default=0, here="num_ps_tasks", if_given=True),
+    "task": Flag(
+        default=0,
+        here="task",
+        if_given=True,
+        otherwise="the launcher, TF_CONFIG, or --worker_hosts with --task_id say which task it is",
+    ),
+    "master": _MASTER,
+    "startup_delay_steps": Flag(default=15, otherwise="the workers begin together", anyway=("0",)),
+}
+_TRAIN = {
+    **_DATA,
+    **_CLUSTERED,
+    **LOGGING,
+    **same(
+        train_dir="/tmp/tfmodel/",
+        clone_on_cpu=False,
+        save_interval_secs=600,
+        weight_decay=0.00004,
+        optimizer="rmsprop",
+        adadelta_rho=0.95,
+        adagrad_initial_accumulator_value=0.1,
+        adam_beta1=0.9,
+        adam_beta2=0.999,
+        opt_epsilon=1.0,
+        ftrl_learning_rate_power=-0.5,
+        ftrl_initial_accumulator_value=0.1,
+        ftrl_l1=0.0,
+        ftrl_l2=0.0,
+        momentum=0.9,
+        rmsprop_momentum=0.9,
+        rmsprop_decay=0.9,
+        learning_rate_decay_type="exponential",
+        learning_rate=0.01,
+        end_learning_rate=0.0001,
+        label_smoothing=0.0,
+        learning_rate_decay_factor=0.94,
+        num_epochs_per_decay=2.0,
+        sync_replicas=False,
+        moving_average_decay=None,
+        dataset_split_name="train",
+        model_name="inception_v3",
+        batch_size=32,
+        train_image_size=None,
+        max_number_of_steps=None,
+        checkpoint_path=None,
+        checkpoint_exclude_scopes=None,
+        trainable_scopes=None,
+        ignore_missing_vars=False,
+        save_summaries_secs=600,
+    ),
+    "num_clones": Flag(default=1, here="num_clones", always=CLONES),
+    "log_every_n_steps": Flag(
+        default=10, here="log_every_n_steps", always="without it, there are no lines"
+    ),
+    "replicas_to_aggregate": Flag(default=1, here="replicas_to_aggregate", if_given=True),
+    "num_readers": Flag(
+        default=4, otherwise="tf.data itself reads files in parallel", anyway=("4",)
+    ),
+    "quantize_delay": Flag(
+        default=-1,
+        absent="nets are trained with the numbers they are evaluated with",
+        anyway=("-1",),
+    ),
+}
+_EVAL = {
+    **_DATA,
+    **LOGGING,
+    **same(
+        batch_size=100,
+        max_num_batches=None,
+        checkpoint_path="/tmp/tfmodel/",
+        eval_dir="/tmp/tfmodel/",
+        dataset_split_name="test",
+        model_name="inception_v3",
+        eval_image_size=None,
+    ),
+    "moving_average_decay": Flag(
+        default=None,
+        here="moving_average_decay",
+        otherwise="it is for checkpoints; a model.keras that was trained with it holds the "
+        "averages, and the flag is left out",
+    ),
+    "master": _MASTER,
+    "quantize": _QUANTIZE,
+}
+_CLASSES = "the weights say how many classes there are"
+_SIZE = "images have the size that the model was trained with, or that its net has by default"
+_EXPORT = {
+    **LOGGING,
+    **same(model_name="inception_v3"),
+    "output_file": Flag(
+        default="",
+        here="export_dir",
+        otherwise="it is the folder of a SavedModel, which holds the weights, too",
+    ),
+    "is_training": Flag(
+        default=False, absent="a model for training is made by models.train", anyway=("False",)
+    ),
+    "image_size": Flag(default=None, otherwise=_SIZE),
+    "batch_size": Flag(default=None, otherwise="batches of any size are taken"),
+    "dataset_name": Flag(default="imagenet", otherwise=_CLASSES),
+    "dataset_dir": Flag(default="", otherwise=_CLASSES),
+    "labels_offset": Flag(default=0, otherwise=_CLASSES),
+    "quantize": _QUANTIZE,
+    "use_grayscale": Flag(default=False, otherwise=_CLASSES.replace("classes", "channels")),
+    "is_video_model": Flag(default=False, absent="no net here takes videos", anyway=("False",)),
+    "num_frames": Flag(default=None, absent="no net here takes videos"),
+    "write_text_graphdef": Flag(
+        default=False, absent="a SavedModel is not text", anyway=("False",)
+    ),
+}
+_FREEZE = {
+    **LOGGING,
+    "input_checkpoint": Flag(default="", here="checkpoint_path"),
+    "output_graph": Flag(
+        default="",
+        here="export_dir",
+        otherwise="it is the folder of a SavedModel, with the weights",
+    ),
+    "input_graph": Flag(default="", otherwise="the graph is made from --model_name"),
+    "input_binary": Flag(default=False, otherwise="no graph is read", anyway=("False", "True")),
+    "output_node_names": Flag(
+        default="", otherwise="the outputs are named logits and probabilities"
+    ),
+}
+
+
+def _of_train(values: flags.FlagValues) -> dict[str, Any]:
+    # Without it, each worker gives a gradient.
+    number = values.replicas_to_aggregate if values.sync_replicas else None
+    return {"replicas_to_aggregate": number, "task": None}
+
+
+def _of_export(values: flags.FlagValues) -> dict[str, Any]:
+    return {"export_dir": _folder(values.output_file)} if values.output_file else {}
+
+
+def _of_freeze(values: flags.FlagValues) -> dict[str, Any]:
+    text = f"{values.input_graph} {values.output_graph}"
+    found = [name for name in nets.NETS if name in text]
+    named = {"model_name": max(found, key=len)} if found else {}
+    return {**named, "export_dir": _folder(values.output_graph)}
+
+
+def _folder(file: str) -> str:
+    return re.sub(r"\.(pb|pbtxt)$", "", file)
+
+
+PROGRAMS = {
+    "train_image_classifier": Program(
+        command="train",
+        flags=_TRAIN,
+        fixed={},
+        computed=_of_train,
+        notes=(
+            "Batch normalization has the statistics of the batch of all clones and workers, and "
+            "averages these; slim's clones had their own, and the first one's were averaged. "
+            "Synchronous parameter servers are as in slim.",
+            "The loss in the lines is the mean over all clones and workers.",
+            "Each example is read once in an epoch, in an order that --seed decides; after each "
+            "epoch the model is measured on the split test or validation, if there is one.",
+            "The preprocessing `inception` distorts brightness and saturation, as in slim's "
+            "fast mode.",
+            "--train_dir holds a folder of checkpoints, and at the end model.keras.",
+        ),
+    ),
+    "eval_image_classifier": Program(
+        command="evaluate",
+        flags=_EVAL,
+        fixed={},
+        notes=(
+            "Each example counts once; slim read some again to fill the last batch.",
+            "Results, a confusion matrix and the worst mistakes are also written as files.",
+        ),
+    ),
+    "export_inference_graph": Program(
+        command="export",
+        flags=_EXPORT,
+        fixed={"checkpoint_path": "/tmp/tfmodel/"},
+        computed=_of_export,
+        notes=(
+            "The weights are in the export, so freeze_graph is not needed. Write your --train_dir "
+            "or checkpoint for --checkpoint_path; here it is where slim's trainer wrote by "
+            "default.",
+        ),
+    ),
+    "freeze_graph": Program(
+        command="export",
+        flags=_FREEZE,
+        fixed={},
+        computed=_of_freeze,
+        notes=("The export is a SavedModel, which TensorFlow Serving reads.",),
+    ),
+}
