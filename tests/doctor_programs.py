@@ -153,7 +153,8 @@ import numpy as np
 
 import kerasdist
 
-strategy = kerasdist.make_strategy(kerasdist.DeploymentConfig(num_replicas=2))
+config = kerasdist.DeploymentConfig(num_replicas=2)
+strategy = kerasdist.make_strategy(config, allreduce_dtype="float16")
 with strategy.scope():
     layers = [
         keras.layers.Dense(4, "tanh"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kerasdist.comparison import recording
-from kerasdist.comparison.comparison import compare
+from kerasdist.comparison.comparison import compare, describe_rounding
 from kerasdist.comparison.reasons import may_be_natural, reasons
 from kerasdist.comparison.recording import Recording, Start, Step
 
@@ -127,6 +127,18 @@ def test_the_same_examples_in_another_order_are_the_same_data(record):
     other = dataclasses.replace(STEP, examples=np.array([9, 8, 7], "uint32"))
 
     assert compare(record(STEP), record(other)).other_data_from is None
+
+
+def test_what_16_bits_change_is_told_of_the_last_step(record, tmp_path):
+    second = dataclasses.replace(STEP, first=2, last=2, logs={"loss": 9.0})
+    other = with_weights(START + CHANGE + np.array([0, 2e-3, 0]), first=2, last=2)
+    rounded = record(STEP, other)
+    recording.write(tmp_path / "0" / "0", "allreduce_dtype", "float16")
+
+    text = describe_rounding(record(STEP, second), rounded)
+
+    assert text.startswith("gradients sent as float16: after 2 steps, weights differ by up to 2.0e")
+    assert "(dense/kernel)" in text
 
 
 def test_a_log_alone_is_said_to_be_one(record):

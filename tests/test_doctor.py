@@ -92,13 +92,15 @@ def test_other_data_is_named(doctor):
 
 
 @pytest.mark.exhaustive
-def test_two_workers_and_callbacks_of_ours_are_equal(doctor):
+def test_two_workers_and_callbacks_of_ours_are_equal_but_for_16_bits(doctor):
     code, text = doctor("--steps=3", program=programs.WORKERS)
 
     assert code == 0, text
     assert "GradientClipping needs a strategy, so this is one device of kerasdist" in text
     assert "OneDeviceStrategy: 3 steps" in text
-    assert "MultiWorkerMirroredStrategy (num_replicas=2" in text
+    assert "deployment MultiWorkerMirroredStrategy (num_replicas=2" in text
+    assert "unrounded MultiWorkerMirroredStrategy (num_replicas=2" in text
+    assert re.search(r"float16: after 3 steps, weights differ by up to \d\.\de-0\d \(", text)
 
 
 def test_an_error_on_the_deployment_alone_is_shown_once(doctor):

@@ -79,6 +79,8 @@ def test_one_clone_is_one_device():
         ("wait_for_chief", "no", TypeError),
         ("steps_per_call", 0, ValueError),
         ("communication_options", "nccl", TypeError),
+        ("allreduce_dtype", "float8", ValueError),
+        ("allreduce_dtype", tf.float16, TypeError),
         ("variable_partitioner", 3, TypeError),
     ],
 )
@@ -98,6 +100,7 @@ def test_the_limit_of_the_start_is_that_of_the_meeting(monkeypatch):
 
 NO_EFFECT = {
     "communication_options": tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1),
+    "allreduce_dtype": "float16",
     "wait_for_chief": True,
     "steps_per_call": 2,
     "variable_partitioner": tf.distribute.experimental.partitioners.FixedShardsPartitioner(2),

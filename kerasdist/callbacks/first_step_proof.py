@@ -11,7 +11,7 @@ from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import reasons
 from kerasdist.comparison.recording import OneStep, Start, Step
 from kerasdist.private import custom_parts, keras_layers
-from kerasdist.training.context import peers, running_call, traits
+from kerasdist.training.context import deployment, peers, running_call, traits
 from kerasdist.training.hooks import divided_values, scope_checks, slots
 from kerasdist.training.replica.draws import Draws
 from kerasdist.training.trial import undo, whole_step
@@ -101,6 +101,10 @@ class FirstStepProof(keras.callbacks.Callback):
             )
             return
         likely = " ".join(reasons(found, num_replicas=num_replicas))
+        if dtype := deployment.of(self.model.distribute_strategy).allreduce_dtype:
+            likely = (
+                f"Rounding: gradients are sent as {dtype}. If it differs without, too: {likely}"
+            )
         self._say(f"First step: DIFFERS on {num_replicas} replicas from one device.")
         self._say(found.describe())
         self._say(f"Likely reason: {likely} {cost}")

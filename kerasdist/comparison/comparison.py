@@ -128,6 +128,19 @@ def compare(truth: Recording | OneStep, ours: Recording | OneStep) -> Comparison
     )
 
 
+def describe_rounding(exact: Recording, rounded: Recording) -> str:
+    """Returns what the weights of a run differ by, at its end, from one with exact messages."""
+    position = min(exact.num_calls, rounded.num_calls) - 1
+    weights = [each for each in _compare_step(exact, rounded, position) if each.kind == "weight"]
+    largest = max(weights, key=lambda each: each.size)
+    steps = counted(exact.step(position).last, "step")
+    return (
+        f"gradients sent as {rounded.allreduce_dtype}: after {steps}, weights differ by up to "
+        f"{largest.size:.1e} ({largest.name}) from those of gradients sent as they are, which are "
+        "compared below"
+    )
+
+
 def _have_other_examples(truth: Step, ours: Step) -> bool:
     if truth.examples is None or ours.examples is None:
         return False

@@ -83,6 +83,11 @@ class Recording:
         return self._read("needs_strategy")[0] if self._exist("needs_strategy") else ""
 
     @property
+    def allreduce_dtype(self) -> str | None:
+        """As which dtype workers sent their gradients; None for their own."""
+        return self._read("allreduce_dtype")[0] if self._exist("allreduce_dtype") else None
+
+    @property
     def warnings(self) -> list[str]:
         """What kerasdist warned of, on any process."""
         paths = [path for each in self._folders for path in sorted(each.glob("warning-*"))]

@@ -33,6 +33,7 @@ from kerasdist.private import custom_parts, keras_routes, strategy_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.support import users_line
+from kerasdist.training.context import deployment
 from kerasdist.training.hooks import differing_layers, divided_values, lazy_logs, scope_checks
 from kerasdist.training.replica.draws import Draws
 from kerasdist.training.trial.watched_step import WatchedStep, named_values, slots_of, value_of
@@ -150,7 +151,11 @@ class Probe:
             # Addresses in the program would be those of other machines.
             cluster = Cluster.from_env() if settings.is_launched else Cluster.local()
             config = _config(settings) or config
+            if not settings.is_rounded:
+                arguments["allreduce_dtype"] = None
             strategy = self._make_strategy(config, cluster=cluster, **arguments)
+            if dtype := deployment.of(strategy).allreduce_dtype:
+                recording.write(self._folder, "allreduce_dtype", dtype)
             self._route()
             return strategy
         return self._truth_strategy(config, cluster)

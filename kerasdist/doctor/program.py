@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerasdist import launcher
-from kerasdist.comparison.comparison import Comparison, compare
+from kerasdist.comparison.comparison import Comparison, compare, describe_rounding
 from kerasdist.comparison.reasons import may_be_natural, reasons
 from kerasdist.comparison.recording import Recording
 from kerasdist.doctor.settings import Settings
@@ -107,7 +107,7 @@ def _examine(command: tuple[list[str], list[str]], settings: Settings) -> int:
     if not found.began_alike:
         print(_row("weights", "initial values differed; copied from one device"))
     for text in told:
-        print(textwrap.fill(_row("warning", text), _WIDTH, subsequent_indent=_row("", "")))
+        print(_wrapped("warning", text))
     if found.is_equal:
         print(f"Equal in {counted(found.num_steps[0], 'step')}: {found.describe()}.")
         return 0
@@ -132,6 +132,10 @@ def _look(
         settings, strategy="deployment", is_launched=is_launched, truth=folder
     )
     ours, _ = _record(command, settings, deployment)
+    if ours.allreduce_dtype and ours.num_calls:
+        exact, _ = _record(command, dataclasses.replace(settings, is_rounded=False), deployment)
+        print(_wrapped("16 bits", describe_rounding(exact, ours)), flush=True)
+        ours = exact
     return compare(truth, ours), deployment, ours.warnings
 
 
@@ -187,7 +191,8 @@ def _record(
     name = deployment if deployment else _TRUTHS[settings.strategy]
     if recording.num_calls or deployment:
         steps = f"{counted(recording.num_steps, 'step')} ({time.monotonic() - start:.0f} s)"
-        print(_row("deployment" if deployment else "one device", f"{name}: {steps}"), flush=True)
+        ours = "deployment" if settings.is_rounded else "unrounded"
+        print(_row(ours if deployment else "one device", f"{name}: {steps}"), flush=True)
     return recording, str(folder)
 
 
@@ -238,6 +243,10 @@ def _split(program: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _row(title: str, text: object) -> str:
     return f"  {title:<10}  {text}"
+
+
+def _wrapped(title: str, text: str) -> str:
+    return textwrap.fill(_row(title, text), _WIDTH, subsequent_indent=_row("", ""))
 
 
 def _describe_failure(log: Path, strategy: str, deployment: Choice | None) -> str:

@@ -15,6 +15,7 @@ class Settings:
         num_workers: Workers, in place of the program's own; None keeps those.
         is_alike: Whether all examples draw the same random numbers, and batch statistics are those
             of the global batch.
+        is_rounded: Whether workers send gradients in 16 bits, where the program asks for that.
         is_launched: Whether this is a process of a launched cluster.
         truth: Folder of the recording whose initial weights are taken.
     """
@@ -25,5 +26,6 @@ class Settings:
     num_clones: int | None = None
     num_workers: int | None = None
     is_alike: bool = False
+    is_rounded: bool = True
     is_launched: bool = False
     truth: str | None = None

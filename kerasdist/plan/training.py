@@ -51,7 +51,7 @@ def facts(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> 
             "steps per call": _steps_per_call(model, found, callbacks),
             "optimizer": _optimizer(model.optimizer),
             "update": _update(callbacks, num_replicas, found),
-            "messages": _messages(found.messages),
+            "messages": _messages(found),
             "precision": model.dtype_policy.name,
             "XLA": _xla(model, num_replicas, cluster),
             **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
@@ -83,13 +83,15 @@ def _gradient(num_replicas: int, found: Deployment) -> str:
     return f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"
 
 
-def _messages(options: Any):
+def _messages(found: Deployment) -> str:
+    options: Any = found.messages
     if options is None:
         return ""
+    narrow = f", rounded to {found.allreduce_dtype}" if found.allreduce_dtype else ""
     size = (
         f"messages of {options.bytes_per_pack:,} bytes" if options.bytes_per_pack else "one message"
     )
-    return f"all-reduce {options.implementation.name}, all gradients of a step in {size}"
+    return f"all-reduce {options.implementation.name}, all gradients of a step in {size}{narrow}"
 
 
 def _steps_per_call(

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kerasdist.support.checks import check_bool, check_int, check_positive
+from kerasdist.support.checks import check_bool, check_choice, check_int, check_positive, check_text
 
 # The arguments that only one strategy has a use for.
 _OWNERS = {
     "communication_options": "MultiWorkerMirroredStrategy",
+    "allreduce_dtype": "MultiWorkerMirroredStrategy",
     "wait_for_chief": "ParameterServerStrategy",
     "steps_per_call": "ParameterServerStrategy",
     "variable_partitioner": "ParameterServerStrategy",
@@ -32,6 +33,7 @@ class ClusterOptions:
     chief_timeout_secs: float
     wait_for_chief: bool
     communication_options: Any
+    allreduce_dtype: str | None
     steps_per_call: int | None
     variable_partitioner: Any
 
@@ -44,6 +46,9 @@ class ClusterOptions:
         if self.steps_per_call is not None:
             check_int("steps_per_call", self.steps_per_call, at_least=1)
         _check_communication_options(self.communication_options)
+        if self.allreduce_dtype is not None:
+            check_text("allreduce_dtype", self.allreduce_dtype)
+            check_choice("allreduce_dtype", self.allreduce_dtype, ("float16", "bfloat16"))
         if not (self.variable_partitioner is None or callable(self.variable_partitioner)):
             raise TypeError(
                 "`variable_partitioner` must be a function, such as one of "

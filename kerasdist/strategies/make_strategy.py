@@ -43,6 +43,7 @@ def make_strategy(
     chief_timeout_secs: float = 30,
     wait_for_chief: bool = False,
     communication_options: "tf.distribute.experimental.CommunicationOptions | None" = None,
+    allreduce_dtype: str | None = None,
     steps_per_call: int | None = None,
     variable_partitioner: Callable[..., Sequence[int]] | None = None,
 ) -> "tf.distribute.Strategy":
@@ -82,6 +83,11 @@ def make_strategy(
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for several
             workers: which all-reduce, and how many bytes it sends at once. None lets TensorFlow
             choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
+        allreduce_dtype: "float16" or "bfloat16" for several workers: gradients of float32 are sent
+            in 16 bits, which halves the messages. Each is rounded once for every replica: float16
+            keeps 11 bits and is scaled so that it cannot overflow, bfloat16 keeps 8 and takes one
+            message less. The update is float32. None sends what one device computes. `python -m
+            kerasdist doctor` prints what the rounding changes.
         steps_per_call: With parameter servers, how many steps a worker runs in one call if the
             model's `steps_per_execution` is 1. None chooses it while training, so that a call takes
             about a tenth of a second and the chief keeps up; it chooses 1 if a callback of your own
@@ -126,6 +132,7 @@ def make_strategy(
         chief_timeout_secs=chief_timeout_secs,
         wait_for_chief=wait_for_chief,
         communication_options=communication_options,
+        allreduce_dtype=allreduce_dtype,
         steps_per_call=steps_per_call,
         variable_partitioner=variable_partitioner,
     )
@@ -251,6 +258,7 @@ def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
     reserve_logical_cpus(_num_cpus(choice))
     runtime.check_not_started()
     facts = _facts(str(len(choice.devices)))
+    facts["allreduce_dtype"] = options.allreduce_dtype or "that of the gradients"
     proxies.bypass(cluster.addresses.values())
     _meet(cluster, facts, options)
     _say_choice(f"as {place_in(cluster)}", choice, cluster.task)

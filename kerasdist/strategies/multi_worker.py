@@ -53,7 +53,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             super().__init__(resolver, messages)
         watch = StepWatch(cluster, limit_secs=options.step_timeout_secs)
         self.deployment = Deployment(
-            cluster=cluster, reason=reason, step_watch=watch, messages=messages
+            cluster=cluster,
+            reason=reason,
+            step_watch=watch,
+            messages=messages,
+            allreduce_dtype=options.allreduce_dtype,
         )
         routes.adapt(self)
         peer_failure.handle(cluster)

@@ -1,6 +1,7 @@
 """The proof of the first step: it finds what differs from one device, and changes nothing."""
 
 import contextlib
+import dataclasses
 import functools
 
 import keras
@@ -107,6 +108,19 @@ def test_a_sum_over_examples_is_found(is_mended, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "First step: DIFFERS on 2 replicas from one device." in printed
     assert "Likely reason: A sum over examples: the change in this step is 0.5 times" in printed
+
+
+@pytest.mark.filterwarnings("ignore:Batch normalization")
+def test_messages_in_16_bits_are_named_first(monkeypatch, capsys):
+    strategy = strategies.get("2 replicas")
+    narrow = dataclasses.replace(strategy.deployment, allreduce_dtype="bfloat16")
+    monkeypatch.setattr(strategy, "deployment", narrow)  # As if its replicas were workers.
+
+    fit(strategy, [FirstStepProof()], optimizer=lambda _: keras.optimizers.SGD(0.3))
+
+    printed = capsys.readouterr().out
+    assert "First step: DIFFERS on 2 replicas from one device." in printed
+    assert "Likely reason: Rounding: gradients are sent as bfloat16. If it differs" in printed
 
 
 def test_one_replica_has_nothing_to_compare(capsys):

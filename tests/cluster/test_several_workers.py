@@ -250,22 +250,32 @@ def fit_with_an_accumulated_mask(strategy) -> list:
     return [np.array(weight) for weight in model.get_weights()]
 
 
-def collectives_of_a_step(strategy) -> int:
-    """Returns how many messages the compiled training step sends."""
+def trained(strategy):
+    """Returns a model after an epoch."""
+    keras.utils.set_random_seed(3)
     with strategy.scope():
         model = models.regression()
-    model.fit(*data(), batch_size=8, epochs=1, verbose=0)
-    return count_collectives(model.train_function._graphs._graphs["next", False, False])
+    model.fit(*data(), batch_size=8, epochs=1, shuffle=False, verbose=0)
+    return model
+
+
+def collectives_of_a_step(strategy) -> int:
+    """Returns how many messages the compiled training step sends."""
+    return count_collectives(trained(strategy).train_function._graphs._graphs["next", False, False])
 
 
 def count_collectives(function) -> int:
+    return len(collectives_in(function))
+
+
+def collectives_in(function) -> list:
     (concrete,) = function._list_all_concrete_functions()
     graphs = [concrete.graph.as_graph_def()]
     nodes = itertools.chain(
         *(graph.node for graph in graphs),
         *(function.node_def for graph in graphs for function in graph.library.function),
     )
-    return sum(node.op.startswith(COLLECTIVES) for node in nodes)
+    return [node for node in nodes if node.op.startswith(COLLECTIVES)]
 
 
 class Noise(keras.layers.Layer):
@@ -451,21 +461,47 @@ def test_one_worker_can_predict_alone(workers):
     assert second == (NUM_EXAMPLES, 1)
 
 
-def train_with_small_messages() -> tuple[int, str]:
-    """Returns the messages of a step, and the plan."""
-    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=64)
-    strategy = kerasdist.make_strategy(communication_options=options)
+def train_with_small_messages() -> tuple[list, str, list]:
+    """Returns the dtypes of the messages of a step, the plan, and weights."""
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=32)
+    strategy = kerasdist.make_strategy(communication_options=options, allreduce_dtype="float16")
     with strategy.scope():
         plan = kerasdist.plan_training(models.regression(), global_batch_size=8)
-    return collectives_of_a_step(strategy), str(plan)
+    model = trained(strategy)
+    graph = model.train_function._graphs._graphs["next", False, False]
+    dtypes = [tf.as_dtype(node.attr["T"].type).name for node in collectives_in(graph)]
+    return dtypes, str(plan), [np.array(weight) for weight in model.get_weights()]
 
 
-def test_messages_can_be_made_smaller():
-    for output in fork_server.run_cluster(train_with_small_messages):
-        num_collectives, plan = output.value
-        assert num_collectives > 1
-        assert "all-reduce AUTO, all gradients of a step in messages of 64 bytes" in plan
+def test_messages_can_be_made_smaller_and_sent_in_16_bits():
+    truth = trained(strategies.get("one device")).get_weights()
+    outputs = fork_server.run_cluster(train_with_small_messages)
+
+    for output in outputs:
+        dtypes, plan, weights = output.value
+        assert dtypes.count("float16") > 1
+        assert "float32" in dtypes  # The largest of each gradient, and the extra sums.
+        assert "of a step in messages of 32 bytes, rounded to float16" in plan
+        assert "all-reduce AUTO, all gradients" in plan
         assert "on each of 2 workers" in plan
+        for ours, theirs, first in zip(weights, truth, outputs[0].value[2], strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-3)
+            np.testing.assert_array_equal(ours, first)
+        assert not all(map(np.array_equal, weights, truth))
+
+
+def join_with_other_sums() -> str:
+    """Returns the error where each worker sends gradients in its own way."""
+    index = kerasdist.Cluster.from_env().task.index
+    with pytest.raises(kerasdist.ClusterStartError) as caught:
+        kerasdist.make_strategy(allreduce_dtype=["float16", None][index])
+    return str(caught.value)
+
+
+def test_workers_agree_on_how_they_send_gradients():
+    for output in fork_server.run_cluster(join_with_other_sums):
+        assert "allreduce_dtype is " in output.value
+        assert "that of the gradients" in output.value
 
 
 def write_files(folder, strategy) -> list:

@@ -54,6 +54,8 @@ class Deployment:
         is_async: Whether each worker makes steps of its own, and waits for no other.
         step_watch: Says which task is late; None in one process.
         messages: How several workers add up; None elsewhere.
+        allreduce_dtype: As which dtype they send gradients, "float16" or "bfloat16"; None for their
+            own.
         remote: The workers beside parameter servers; None elsewhere.
     """
 
@@ -63,6 +65,7 @@ class Deployment:
     is_async: bool = False
     step_watch: "StepWatch | None" = None
     messages: tf.distribute.experimental.CommunicationOptions | None = None
+    allreduce_dtype: str | None = None
     remote: RemoteWorkers | None = None
 
 

@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from kerasdist.private import collectives, keras_optimizers, scopes, strategy_adapter
 from kerasdist.support.terminal import announce
-from kerasdist.training.context import peers
+from kerasdist.training.context import deployment, peers
+from kerasdist.training.gradients import narrow_sums
 from kerasdist.training.gradients.sliced_gradients import Parcel
 from kerasdist.training.hooks import called_optimizers, scope_checks, update_callback
 from kerasdist.training.hooks.gradient_values import map_values, values_of
@@ -196,7 +197,8 @@ def _summed(gradients: list, replica: Peer, factor: int) -> list:
     extra_sums = [name for name in replica.extra_sums if name not in replica.sums]
     # Made on the replica's device: TensorFlow asks for one.
     values = [tf.identity(replica.extra_sums[name]) for name in extra_sums]
-    summed = replica.exchange(_sum_over_replicas, [*sent, *values])
+    add_up = functools.partial(_sum_over_replicas, num_gradients=len(sent))
+    summed = replica.exchange(add_up, [*sent, *values])
     if replica.dependence:
         replica.dependence.end_at(summed)
     replica.sums.update(zip(extra_sums, summed[len(sent) :], strict=True))
@@ -383,10 +385,21 @@ def _update_with_callbacks(
     update_callback.apply_in_order(replica.options.callbacks, pairs, apply)
 
 
-def _sum_over_replicas(tensors: list) -> list:
-    """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
+def _sum_over_replicas(tensors: list, *, num_gradients: int) -> list:
+    """Returns tensors and IndexedSlices summed over all replicas; the first ones are gradients."""
     replica = replicas.current()
     assert isinstance(replica, Peer)
+    dtype = deployment.of(tf.distribute.get_strategy()).allreduce_dtype
+    # A trial compares with one device, and a sum that is differentiated has a gradient to sum, too.
+    if dtype is None or replica.trial is not None or collectives.is_recorded():
+        return _sum_by_dtype(tensors, replica)
+    add_up = functools.partial(_sum_by_dtype, replica=replica)
+    gradients, others = tensors[:num_gradients], tensors[num_gradients:]
+    return narrow_sums.sum_up(add_up, gradients, others, tf.as_dtype(dtype))
+
+
+def _sum_by_dtype(tensors: list, replica: Peer) -> list:
+    """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
     given, tensors = tensors, [_sendable(tensor) for tensor in tensors]
     is_recorded = collectives.is_recorded()
     summed = [None] * len(tensors)
