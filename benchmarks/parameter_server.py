@@ -1,13 +1,12 @@
-"""What `fit` over parameter servers does per second, beside a hand-written loop and tf_keras.
+"""What `fit` over parameter servers does per second, beside a hand-written loop.
 
     python benchmarks/parameter_server.py                        # about five minutes
-    python benchmarks/parameter_server.py --peer venv/bin/python --rounds 4
+    python benchmarks/parameter_server.py --rounds 4
 
 Two workers and one parameter server, processes of this machine. The loop is TensorFlow's guide's:
 `coordinator.schedule` of a function with `strategy.run(model.train_step, ...)`, once or 20 times.
-`fit` counts exactly, shows its progress bar, and in one arm reads the logs of every call. `--peer`
-names a Python with tensorflow and tf-keras 2.21 alone, whose `fit` then runs in turn with ours; a
-long `fit` is then timed with its start, since that of tf_keras takes seconds more now and then.
+`fit` counts exactly, shows its progress bar, and in one arm reads the logs of every call.
+benchmarks/peers.py compares it with that of tf_keras.
 """
 
 import argparse
@@ -15,11 +14,8 @@ import contextlib
 import dataclasses
 import functools
 import io
-import json
 import os
 import statistics
-import time
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -37,7 +33,6 @@ def main() -> None:
     """Parses the flags, measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--peer", help="a Python with tensorflow and tf-keras 2.21")
     parser.add_argument("--memory", action="store_true", help="the chief's memory alone")
     parser.add_argument("--output", default="parameter_server.json")
     flags = parser.parse_args()
@@ -45,8 +40,6 @@ def main() -> None:
     if not flags.memory:
         for steps_per_call in LENGTHS:
             result[f"K={steps_per_call}"] = against_the_loop(steps_per_call, flags.rounds)
-        if flags.peer:
-            result["tf_keras"] = against_tf_keras(flags.peer, flags.rounds)
     result["memory"] = memory()
     interleaved.write(flags.output, **result)
 
@@ -59,25 +52,6 @@ def against_the_loop(steps_per_call: int, rounds: int) -> dict:
     for name, microsecs in times.items():
         print(f"  {name}: {1e6 / statistics.median(microsecs):.0f} steps/s", flush=True)
     return times
-
-
-def against_tf_keras(python: str, rounds: int) -> dict:
-    """Runs `fit` of tf_keras and ours in turn, each with 1 and 20 steps per call."""
-    print("\ntf_keras 2.21: steps/s of fit, ours and theirs in turn", flush=True)
-    found = {}
-    for _ in range(rounds):
-        for name, rates in (("ours", _our_rates()), ("tf_keras", _peer_rates(python))):
-            for steps_per_call, rate in rates.items():
-                found.setdefault(f"{name}, K={steps_per_call}", []).append(rate)
-            print(f"  {name}:", {each: round(rate) for each, rate in rates.items()}, flush=True)
-    for name, rates in found.items():
-        print(f"  {name}: {statistics.median(rates):.0f}, {[round(rate) for rate in rates]}")
-    best = max(statistics.median(found[f"tf_keras, K={each}"]) for each in LENGTHS)
-    for steps_per_call, peer in ((1, statistics.median(found["tf_keras, K=1"])), (20, best)):
-        ratio = statistics.median(found[f"ours, K={steps_per_call}"]) / peer
-        against = "K=1" if steps_per_call == 1 else "its best setting"
-        print(f"  ours, K={steps_per_call} / tf_keras, {against}: {ratio:.2f}", flush=True)
-    return found
 
 
 def memory() -> dict:
@@ -163,41 +137,6 @@ def _fit(strategy, callbacks=()):
             model.fit(data, steps_per_epoch=num_steps, verbose=1, callbacks=list(callbacks))
 
     return run
-
-
-def _our_rates() -> dict:
-    return _on_chief(_rates_of_fit)
-
-
-def _rates_of_fit(strategy) -> dict:
-    rates = {}
-    for steps_per_call, (short, long) in LENGTHS.items():
-        _set_steps_per_call(strategy, steps_per_call)
-        run = _fit(strategy)
-        run(short)
-        rates[steps_per_call] = long / _secs(run, long)
-    return rates
-
-
-def _secs(run, num_steps) -> float:
-    start = time.perf_counter()
-    run(num_steps)
-    return time.perf_counter() - start
-
-
-def _peer_rates(python: str) -> dict:
-    folder = Path(__file__).parent
-    command = f"exec {python} {folder / 'parameter_server_peer.py'}"
-    outputs = testing.run_cluster(
-        f"import os; os.execvp('sh', ['sh', '-c', {command!r}])",
-        num_workers=2,
-        num_ps=1,
-        timeout_secs=300,
-    )
-    lines = [line for line in outputs[0].output.splitlines() if line.startswith("rates ")]
-    if not lines:
-        raise SystemExit(outputs[0].output[-4000:])
-    return {int(name): rate for name, rate in json.loads(lines[-1].removeprefix("rates ")).items()}
 
 
 def _memory_of_fit(strategy) -> list[float]:
