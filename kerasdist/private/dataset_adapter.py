@@ -45,6 +45,15 @@ def calls_python(dataset: Any) -> bool:
     return any("PyFunc" in operation.type for operation in _operations_of(dataset))
 
 
+def service_jobs(dataset: Any) -> list[str]:
+    """Returns the names of the jobs of tf.data services that give a dataset its elements.
+
+    A dataset says so in no other way. A job that nobody shares has the name "".
+    """
+    sources = [each for each in _chain(dataset) if "DataServiceDataset" in type(each).__name__]
+    return [tf.get_static_value(each._job_name).decode() for each in sources]
+
+
 def draws(dataset: Any) -> bool:
     """Whether a function of a dataset draws numbers whose state lies outside of its iterators."""
     return any(

@@ -12,6 +12,7 @@ import tensorflow as tf
 import kerasdist
 from kerasdist import callbacks
 from kerasdist.parity import models
+from kerasdist.training.context import peers
 from tests import fork_server, strategies
 from tests.cluster import record_files
 from tests.event_files import scalars
@@ -136,6 +137,42 @@ def fit_what_differs_later(strategy) -> str:
     return str(caught.value)
 
 
+def fit_from_a_data_service(strategy) -> dict:
+    """Fits what two servers of tf.data prepare, whoever asks first; returns what was counted."""
+    service = tf.data.experimental.service
+    servers: list = [service.DispatchServer()] if kerasdist.is_chief() else []
+    port = servers[0].target.rpartition(":")[2] if servers else 0
+    address = f"localhost:{int(peers.sum_over(strategy, int(port)))}"
+    servers.append(service.WorkerServer(service.WorkerConfig(dispatcher_address=address)))
+    kerasdist.barrier("servers of tf.data")
+
+    def batches(size, name):
+        rows = tf.data.Dataset.from_tensor_slices((data()[0], indices)).batch(size)
+        return rows.apply(service.distribute("distributed_epoch", f"grpc://{address}", name))
+
+    indices = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[TimesSeen(NUM_EXAMPLES)])
+    own = str(strategy.deployment.cluster.task.index)
+    errors = []
+    for call, given in (
+        (model.fit, batches(8, "global")),
+        (model.evaluate, batches(8, None)),
+        (model.fit, lambda context: batches(4, None)),
+        (model.fit, lambda context: batches(4, own)),
+        (model.predict, batches(8, None)),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call(given, verbose=0)
+        errors.append(str(caught.value))
+    history = model.fit(
+        lambda context: batches(context.get_per_replica_batch_size(8), "train"), epochs=3, verbose=0
+    ).history
+    kerasdist.barrier("all that tf.data serves is read")
+    return {**history, "errors": errors}
+
+
 def evaluate_differently(strategy) -> str:
     with strategy.scope():
         model = models.regression()
@@ -165,6 +202,22 @@ def fit_pipelines_of_different_length(strategy) -> dict:
 
     distributed = strategy.distribute_datasets_from_function(dataset)
     return model.fit(distributed, epochs=2, shuffle=False, verbose=0).history
+
+
+def fit_parts_that_grow(strategy) -> int:
+    """Fits parts of workers with 2, then with 5 batches; returns how many steps there were."""
+    lengths, batch = iter((2, 5)), tuple(each[:4] for each in data())
+    spec = (tf.TensorSpec((4, 6)), tf.TensorSpec((4, 1)))
+
+    def dataset(context):
+        return tf.data.Dataset.from_generator(
+            lambda: [batch] * next(lengths), output_signature=spec
+        )
+
+    with strategy.scope():
+        model = models.regression()
+    model.fit(dataset, epochs=2, verbose=0)
+    return int(model.optimizer.iterations.numpy())
 
 
 def fit_from_a_function(strategy) -> dict:
@@ -321,7 +374,9 @@ CHECKS = [
     fit_what_differs_later,
     evaluate_differently,
     fit_pipelines_of_different_length,
+    fit_parts_that_grow,
     fit_from_a_function,
+    fit_from_a_data_service,
     fit_without_synchronized_statistics,
     fit_with_decisions,
     fit_in_stages,
@@ -371,6 +426,7 @@ def test_a_worker_without_data_waits_for_the_others(workers):
     for outcome in outcomes(workers):
         seen = outcome[fit_pipelines_of_different_length]
         assert (seen["fewest"], seen["most"]) == ([1, 1], [1, 1])
+        assert outcome[fit_parts_that_grow] == 2 + 5
 
 
 @each_worker_deployment
@@ -379,6 +435,16 @@ def test_different_data_is_an_error_on_every_worker(workers):
         assert "read different first batches" in outcome[fit_differently]
         assert "keras.utils.set_random_seed" in outcome[fit_differently]
         assert "`fit(lambda context: dataset)`" in outcome[fit_differently]
+
+
+@each_worker_deployment
+def test_what_a_data_service_prepares_is_read_once_or_refused(workers):
+    for outcome in outcomes(workers):
+        served = outcome[fit_from_a_data_service]
+        assert served["fewest"] == served["most"] == [1, 1, 1]
+        ways_out = [*["`fit(lambda context: dataset)`"] * 2, *["job_name="] * 2, "without `distri"]
+        for error, way_out in zip(served["errors"], ways_out, strict=True):
+            assert way_out in error
 
 
 @each_worker_deployment

@@ -105,6 +105,22 @@ def test_what_draws_from_a_state_of_its_own_is_found():
     assert [dataset_adapter.portable_state(iter(each)) for each in drawing] == [None] * 3
 
 
+def test_jobs_of_a_data_service_are_found():
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()  # Asked when a dataset is read, and not before.
+    rows = tf.data.Dataset.range(9).batch(3)
+    served, own = (
+        rows.apply(service.distribute("parallel_epochs", dispatcher.target, job_name=name))
+        for name in ("job", None)
+    )
+
+    jobs = {"job": served.map(lambda x: x).prefetch(2), "": own}
+    for name, dataset in jobs.items():
+        assert dataset_adapter.service_jobs(dataset) == [name]
+    for dataset in (rows, [1, 2]):
+        assert dataset_adapter.service_jobs(dataset) == []
+
+
 def test_shuffles_are_found_in_all_inputs():
     one = tf.data.Dataset.range(9).shuffle(5)
     other = tf.data.Dataset.range(9).shuffle(7).map(lambda x: x).prefetch(tf.data.AUTOTUNE)

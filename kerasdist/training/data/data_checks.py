@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, scopes
+from kerasdist.private import custom_parts, dataset_adapter, scopes
 from kerasdist.support.users_line import warn
-from kerasdist.training.context import peers
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.hooks import divided_values
 
 
@@ -71,6 +71,44 @@ def check_can_predict(model: Any, data: Any) -> None:
             "`predict` returns the predictions of all data on every worker, and of a distributed "
             "dataset each worker has its own part. Give `predict` the dataset that was "
             "distributed. Received: x, a DistributedDataset."
+        )
+
+
+def check_service(dataset: Any, strategy: tf.distribute.Strategy, *, is_own: bool) -> None:
+    """Checks that several workers get each example of a tf.data service once.
+
+    What is wrong may not show in the first batches that `check_equal_batches` compares.
+
+    Args:
+        dataset: That this worker reads.
+        strategy: A strategy of ours.
+        is_own: Whether it has what this worker takes of a step, and not the global batches.
+
+    Raises:
+        ValueError: They do not.
+    """
+    jobs = dataset_adapter.service_jobs(dataset)
+    if peers.count(strategy) == 1 or not jobs:
+        return
+    if running_call.reads_whole_data():
+        raise ValueError(
+            "`predict` returns the predictions of all data, in its order, on every worker, and a "
+            "tf.data service has another order for each of them, or a part of the data. Give "
+            "`predict` the dataset without `distribute(...)`."
+        )
+    if not is_own:
+        raise ValueError(
+            "The data comes from a tf.data service, which gives each worker other batches, or the "
+            "same ones in another order, where every worker must read the same and take its part "
+            "of each. Give a function that returns what a worker takes in a step, with one "
+            "`job_name` for all: `fit(lambda context: dataset)`, with "
+            "`context.get_per_replica_batch_size(batch_size)` examples in a batch."
+        )
+    if "" in jobs or not peers.are_alike(strategy, repr(jobs).encode()):
+        raise ValueError(
+            "Each worker would get all of the data that comes from a tf.data service, since they "
+            f"have no `job_name` in common. Received on this one: job_name={jobs[0]!r}. Give "
+            '`distribute` the same name on all workers, such as job_name="train".'
         )
 
 

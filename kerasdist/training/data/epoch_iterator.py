@@ -95,7 +95,8 @@ class EpochIterator(keras_fit.EpochIterator):
         can be a function of `tf.distribute.InputContext` (see `input_functions`).
 
     Raises:
-        ValueError: The workers have different numbers of batches.
+        ValueError: The workers have different numbers of batches, or get other examples
+            of a tf.data service than one device does.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class EpochIterator(keras_fit.EpochIterator):
         # A function returns the batches of a worker, which change with the number of workers.
         size = None if is_function or is_distributed else self._batch_size()
         file_caches.check(self._dataset, distribute_strategy)
+        data_checks.check_service(self._dataset, distribute_strategy, is_own=is_function)
         share = input_functions.share if is_function else file_shards.shard
         self._own_data = share(self._dataset, distribute_strategy)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
@@ -273,6 +275,9 @@ class EpochIterator(keras_fit.EpochIterator):
                 yield
             except tf.errors.OutOfRangeError:
                 raise StopIteration from None
+        if not self._is_counted:
+            # Keras takes it for the length of the data; of what workers share, it may be chance.
+            self.num_batches_of_data = None
 
     def _note_length(self):
         # Keras has read it before the data's `on_epoch_end`, which may change it.

@@ -11,9 +11,9 @@ the data:
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
 - Python's generators, arrays too large to send, what is shuffled and then cached, what is cached in
-  a file, which two workers cannot write, what reads a variable, what a single worker or synchronous
-  ones would have to shuffle twice, and all data where the chief alone is deterministic: the chief
-  reads, and sends each batch.
+  a file, which two workers cannot write, what a tf.data service gives each reader in an order of
+  its own, what reads a variable, what a single worker or synchronous ones would have to shuffle
+  twice, and all data where the chief alone is deterministic: the chief reads, and sends each batch.
 """
 
 import functools
@@ -90,10 +90,10 @@ class WorkerDataSource:
         cardinality = dataset.cardinality()
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
-        has_file = bool(dataset_adapter.cache_files(dataset))
         # Otherwise tf.data changes a dataset on the chief, and its iterators do not fit elsewhere.
         is_alike = remote.is_deterministic == runtime.is_deterministic()
-        if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
+        is_for_copies = is_alike and not is_python and not _is_for_one_reader(dataset)
+        if is_for_copies and num_bytes < _MOST_BYTES_SENT:
             is_in_one_order = num_workers == 1 or remote.num_to_aggregate is not None
             self.copy = _copier(untuned, is_in_one_order=is_in_one_order)
         if self.copy is None:
@@ -235,7 +235,12 @@ def looked_at(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
         copy = _copier(dataset, is_of_worker=True)
     except (tf.errors.OpError, ValueError):  # The data itself says it, in its turn.
         return None
-    return None if copy is None or dataset_adapter.cache_files(dataset) else copy()
+    return None if copy is None or _is_for_one_reader(dataset) else copy()
+
+
+def _is_for_one_reader(dataset: tf.data.Dataset) -> bool:
+    """Whether another reader writes the same file, or has other elements of a tf.data service."""
+    return bool(dataset_adapter.cache_files(dataset) or dataset_adapter.service_jobs(dataset))
 
 
 def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:

@@ -102,7 +102,8 @@ def some_examples(dataset: tf.data.Dataset, num_batches: int) -> Any:
         raise InseparableError(
             "it has parts of the program's own, and nobody could try whether several batches "
             "share it, since the data may not be read twice",
-            "Where it is a tf.data.Dataset without Python in it, that is tried.",
+            "Where it is a tf.data.Dataset without Python, `cache(filename)` or a tf.data service "
+            "in it, that is tried.",
         )
     try:
         batch = next(iter(joined_batches.joined(copy, num_batches)), None)

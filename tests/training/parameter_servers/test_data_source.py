@@ -128,6 +128,16 @@ def test_the_chief_reads_what_is_cached_in_a_file():
     assert not WorkerDataSource(dataset, strategy).is_on_workers
 
 
+def test_the_chief_alone_reads_what_a_data_service_gives_each_reader_anew():
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    dataset = tf.data.Dataset.range(5).batch(2)
+    dataset = dataset.apply(service.distribute("parallel_epochs", dispatcher.target))
+
+    assert not WorkerDataSource(dataset, strategies.spanning(CLUSTER, remote=REMOTE)).is_on_workers
+    assert looked_at(dataset) is None
+
+
 def test_the_chief_reads_what_synchronous_workers_would_shuffle_twice():
     dataset = tf.data.Dataset.range(5).shuffle(3).map(lambda x: x + 1).shuffle(3).batch(2)
     remote = SimpleNamespace(**{**vars(REMOTE), "num_to_aggregate": 2})
