@@ -5,13 +5,16 @@
 
 Steps: nets of models/ on two clones under `fit`, over the same nets in the loop of TensorFlow's
 guide under TensorFlow's own strategy. First step: a process each, on two clones over one device,
-the making of the net left out. Input: images/s that `models.input_pipeline` makes of JPEG files of
-500 x 375 pixels, beside those that one device trains.
+the making of the net left out. Input: `models.input_pipeline` beside the tf.data pipeline that one
+writes by hand with the same distortions, on 1,200 JPEG of 500 x 375 pixels in TFRecords or in a
+folder: a process each. Rate: what one device trains, beside it.
 """
 
 import argparse
+import functools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -29,12 +32,14 @@ import tensorflow as tf
 
 import kerasdist
 from models import datasets, input_pipeline, nets, preprocessing
+from models.datasets import slim_records
 
 STEPS = ("resnet_v1_50", "inception_v3")
 FIRST_STEPS = ("resnet_v1_50", "mobilenet_v2", "inception_v3")
 # Small ones: what is compared does not depend on them, and they spare time.
 IMAGE_SIZE, BATCH_SIZE, NUM_CLASSES = 128, 8, 100
-PARTS = ("steps", "first", "input")
+PARTS = ("steps", "first", "input", "rate")
+NUM_IMAGES, NUM_SHARDS, NUM_KINDS, NUM_EPOCHS = 1200, 20, 10, 4
 CPUS = ("CPU:0", "CPU:1")
 
 
@@ -44,10 +49,12 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help="default: all")
     parser.add_argument("--nets", nargs="*", choices=nets.NETS)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--first_step_of", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--alone", nargs="*", help=argparse.SUPPRESS)
     flags = parser.parse_args()
-    if flags.first_step_of:
-        print(json.dumps(first_step(*flags.first_step_of)))
+    if flags.alone:
+        what, *arguments = flags.alone
+        print(json.dumps({"first": first_step, "input": epochs_of}[what](*arguments)))
         return
     parts = [flags.only] if flags.only else PARTS
     if "steps" in parts:
@@ -55,7 +62,9 @@ def main() -> None:
     if "first" in parts:
         report_first_steps(flags.nets or FIRST_STEPS, flags.rounds)
     if "input" in parts:
-        report_input(flags.nets or STEPS)
+        report_input(flags.nets or STEPS, flags.forms, flags.rounds)
+    if "rate" in parts:
+        report_rate(flags.nets or STEPS)
 
 
 def report_steps(names, rounds) -> None:
@@ -116,15 +125,18 @@ def report_first_steps(names, rounds) -> None:
         secs: dict[str, list[float]] = {"1": [], "2": []}
         for _ in range(rounds):
             for num_clones, times in secs.items():
-                command = [sys.executable, __file__, "--first_step_of", name, num_clones]
-                result = subprocess.run(
-                    command, capture_output=True, text=True, check=True, timeout=900
-                )
-                times.append(json.loads(result.stdout.splitlines()[-1]))
+                times.append(alone("first", name, num_clones))
         ratios = [two / one for one, two in zip(secs["1"], secs["2"], strict=True)]
         one, two = (statistics.median(times) for times in secs.values())
         spread = f"[{min(ratios):.2f}, {max(ratios):.2f}]"
         print(f"{name:<28} {two / one:5.2f}  {spread}  {one:.1f} s, {two:.1f} s", flush=True)
+
+
+def alone(*arguments: str):
+    """Returns what a function of this program returns in a process of its own."""
+    command = [sys.executable, __file__, "--alone", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def first_step(name: str, num_clones: str) -> float:
@@ -135,47 +147,139 @@ def first_step(name: str, num_clones: str) -> float:
     return time.perf_counter() - start
 
 
-def report_input(names) -> None:
-    """Prints images/s of the input pipeline, and those that one device trains."""
+def report_input(names, forms, rounds) -> None:
+    """Prints what the pipeline of the application does, and the one that is written by hand."""
+    print("\nInput, the application / by hand: images/s; medians of both: images/s,", flush=True)
+    print("s to the first batch, s of the longest wait after it, MiB of the process at most")
     with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
         write_images(Path(folder))
-        dataset = datasets.load("folder", split="train", data_dir=folder)
-        print("\nimages/s: input pipeline, training on one device", flush=True)
-        for name in names:
-            net = nets.find(name)
-            made = rate_of_input(dataset, net)
-            trained = rate_of_training(name)
-            print(f"{name:<28} {made:7.0f} {trained:7.1f}  ({net.preprocessing})", flush=True)
+        for form in forms:
+            for name in names:
+                report_pipelines(folder, form, nets.find(name).preprocessing, rounds)
 
 
-def write_images(folder: Path, count: int = 200) -> None:
-    """Writes pictures of 500 x 375 pixels, smooth ones as photographs are."""
+def report_pipelines(folder, form, kind, rounds) -> None:
+    """Prints a line of `report_input`."""
+    results = {arm: [] for arm in ARMS}
+    for index in range(rounds):
+        for arm in ARMS if index % 2 == 0 else reversed(ARMS):
+            results[arm].append(alone("input", arm, form, kind, folder))
+    ours, by_hand = results.values()
+    ratios = [one[0] / two[0] for one, two in zip(ours, by_hand, strict=True)]
+    spread = f"[{min(ratios):.2f}, {max(ratios):.2f}]"
+    print(f"{form + ', ' + kind:<20} {statistics.median(ratios):5.2f}  {spread}", end="")
+    for column, digits in enumerate((0, 2, 2, 0)):
+        medians = (statistics.median(each[column] for each in arm) for arm in (ours, by_hand))
+        print("   " + ", ".join(f"{median:.{digits}f}" for median in medians), end="")
+    print(flush=True)
+
+
+def write_images(folder: Path) -> None:
+    """Writes pictures of 500 x 375 pixels, about as detailed as photographs, in both forms."""
     rng = np.random.default_rng(0)
-    (folder / "pictures").mkdir()
-    for number in range(count):
-        coarse = rng.uniform(0, 255, size=(12, 16, 3))
-        picture = tf.cast(tf.image.resize(coarse, (375, 500)), tf.uint8)
-        (folder / f"pictures/{number:04d}.jpg").write_bytes(tf.io.encode_jpeg(picture).numpy())
+    contents = []
+    for _ in range(NUM_IMAGES // NUM_KINDS):
+        pictures = (rng.uniform(0, 255, size=(12 * 8**scale, 16 * 8**scale, 3)) for scale in (0, 1))
+        coarse, fine = (tf.image.resize(each, (375, 500)) for each in pictures)
+        picture = tf.cast(0.85 * coarse + 0.15 * fine, tf.uint8)
+        contents.append(tf.io.encode_jpeg(picture).numpy())
+    for kind in range(NUM_KINDS):
+        (folder / f"folder/{kind}").mkdir(parents=True)
+        for number, content in enumerate(contents):
+            (folder / f"folder/{kind}/{number:04d}.jpg").write_bytes(content)
+    (folder / "records").mkdir()
+    (folder / "records/labels.txt").write_text("".join(f"{i}:{i}\n" for i in range(NUM_KINDS)))
+    examples = [
+        slim_records.Encoded(content, 375, 500, kind)
+        for content in contents
+        for kind in range(NUM_KINDS)
+    ]
+    for shard in range(NUM_SHARDS):
+        path = folder / f"records/records_train_{shard:05d}-of-{NUM_SHARDS:05d}.tfrecord"
+        slim_records.write(path, examples[shard::NUM_SHARDS])
 
 
-def rate_of_input(dataset, net) -> float:
-    """Returns the images/s that come out of the pipeline for training."""
-    pipeline = input_pipeline.train_batches(
-        dataset,
-        preprocess=preprocessing.find(net.preprocessing),
-        image_size=net.image_size,
+def epochs_of(arm: str, form: str, kind: str, folder: str) -> list[float]:
+    """Reads some epochs; returns the numbers of `report_input`."""
+    start = time.perf_counter()
+    times = [start]
+    for _ in ARMS[arm](Path(folder) / form, kind).take(NUM_EPOCHS * NUM_IMAGES // 32):
+        times.append(time.perf_counter())
+    num_images = 32 * (len(times) - 2)
+    waits = np.diff(times[1:])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [num_images / (times[-1] - times[1]), times[1] - start, float(waits.max()), peak]
+
+
+def of_application(folder: Path, kind: str) -> tf.data.Dataset:
+    """Returns the batches of `models.train`, with the defaults of its flags."""
+    return input_pipeline.train_batches(
+        datasets.load(folder.name, split="train", data_dir=str(folder)),
+        preprocess=preprocessing.find(kind),
+        image_size=224,
         labels_offset=0,
         global_batch_size=32,
-        num_threads=tf.data.AUTOTUNE,
+        num_threads=4,
+        num_readers=4,
         seed=0,
     )
-    start, count = None, 0
-    for images, _ in pipeline.repeat(4):
-        if start is None:  # The first batch waits for the shuffle buffer.
-            start = time.perf_counter()
-        else:
-            count += len(images)
-    return count / (time.perf_counter() - start)
+
+
+def by_hand(folder: Path, kind: str) -> tf.data.Dataset:
+    """Returns the batches of a program that was written for these files."""
+    encoded, load = FORMS[folder.name](folder)
+    distort = functools.partial(preprocessing.find(kind), image_size=224)
+
+    def prepare(example):
+        content, label = load(example)
+        image = tf.io.decode_jpeg(content, channels=3)
+        seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64)
+        return distort(image, seed=seed), tf.one_hot(label, NUM_KINDS)
+
+    prepared = encoded.repeat().map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    return prepared.batch(32).prefetch(tf.data.AUTOTUNE)
+
+
+def from_records(folder: Path):
+    """Returns a dataset of shuffled records, and a function that finds JPEG and label in one."""
+    features = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def load(record):
+        example = tf.io.parse_single_example(record, features)
+        return example["image/encoded"], example["image/class/label"]
+
+    paths = sorted(map(str, folder.glob("*.tfrecord")))
+    files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
+    records = files.interleave(
+        tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    return records.shuffle(10_000), load
+
+
+def from_folder(folder: Path):
+    """Returns a dataset of shuffled paths, and a function that finds JPEG and label of one."""
+    paths = sorted(map(str, folder.glob("*/*.jpg")))
+
+    def load(path):
+        return tf.io.read_file(path), tf.strings.to_number(
+            tf.strings.split(path, os.sep)[-2], tf.int64
+        )
+
+    return tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)), load
+
+
+FORMS = {"records": from_records, "folder": from_folder}
+ARMS = {"application": of_application, "by hand": by_hand}
+
+
+def report_rate(names) -> None:
+    """Prints the images/s that one device trains."""
+    print("\nimages/s of training on one device", flush=True)
+    for name in names:
+        print(f"{name:<28} {rate_of_training(name):7.1f}", flush=True)
 
 
 def rate_of_training(name) -> float:

@@ -20,7 +20,7 @@ READ_ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.NotFoundError,
 )
-_SHUFFLE_BUFFER = 10_000  # Examples; a smaller dataset is shuffled as a whole.
+_SHUFFLE_BUFFER = 10_000  # Contents of files; a smaller dataset is shuffled as a whole.
 
 
 def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> None:
@@ -74,10 +74,12 @@ def in_the_channels_asked_for(dataset: Dataset, values: flags.FlagValues) -> Dat
     """Returns the dataset; with --use_grayscale, of gray images."""
     if not values.use_grayscale or dataset.channels == 1:
         return dataset
-    gray = dataset.examples.map(
-        lambda image, label: (tf.image.rgb_to_grayscale(image), label), tf.data.AUTOTUNE
-    )
-    return dataclasses.replace(dataset, examples=gray, channels=1)
+
+    def read(record):
+        image, label = dataset.read(record)
+        return tf.image.rgb_to_grayscale(image), label
+
+    return dataclasses.replace(dataset, read=read, channels=1)
 
 
 def num_classes(dataset: Dataset, *, labels_offset: int) -> int:
@@ -102,36 +104,58 @@ def train_batches(
     labels_offset: int,
     global_batch_size: int,
     num_threads: int,
+    num_readers: int,
     seed: int,
+    num_batches: int | None = None,
     ignore_other_labels: bool = False,
 ) -> tf.data.Dataset:
-    """Returns one epoch in batches of the global size, shuffled and distorted anew each time.
+    """Returns one epoch after another in batches, each shuffled and distorted anew.
 
-    The same `seed` gives the same batches, whatever `num_threads`.
+    What is shuffled is what is stored, such as the content of JPEG files, and not the images. All
+    that decides the order comes before the `map`, so that each worker prepares its part alone, and
+    a training that goes on prepares nothing of what it skips. A batch is full also where an epoch
+    ends in its midst, as slim's are. The same `seed` and `num_readers` give the same batches,
+    whatever `num_threads`.
+
+    Args:
+        dataset: A split.
+        preprocess: How its images are prepared.
+        image_size: Their height and width then, in pixels.
+        labels_offset: Subtracted from labels; smaller labels are invalid.
+        global_batch_size: Examples of a batch, but not more than the dataset has.
+        num_threads: Threads that prepare images, or `tf.data.AUTOTUNE`.
+        num_readers: Files of records that are read beside each other.
+        seed: Decides the order and the distortions.
+        num_batches: After how many batches the data ends; None for no end.
+        ignore_other_labels: Whether examples with invalid labels are no error.
 
     Returns:
-        Pairs of images float32 [global_batch_size, image_size, image_size, channels] and labels
-        float32 [global_batch_size, classes], one-hot. The last batch holds what is left over. With
-        `ignore_other_labels` also the weights float32 [global_batch_size], 0 or 1.
+        Pairs of images float32 [batch, image_size, image_size, channels] and labels float32
+        [batch, classes], one-hot. With `ignore_other_labels` also the weights float32 [batch], 0 or
+        1.
 
     Raises:
         tf.errors.InvalidArgumentError: While it is read: a label is invalid; see `unread`.
     """
-    seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).batch(2)
-
-    def prepare(numbered, seed):
-        number, (image, label) = numbered
-        image = preprocess(image, image_size=image_size, seed=seed)
-        return image, *target(label, number)
-
     target = _Target(dataset, labels_offset, ignore_other_labels)
 
-    buffer_size = min(dataset.num_examples, _SHUFFLE_BUFFER)
-    examples = dataset.examples.enumerate().shuffle(
-        buffer_size, seed=seed, reshuffle_each_iteration=True
-    )
-    examples = tf.data.Dataset.zip(examples, seeds).map(prepare, num_parallel_calls=num_threads)
-    return _batched(examples, dataset, global_batch_size)
+    def prepare(position, numbered):
+        number, record = numbered
+        image, label = dataset.read(record)
+        distortion = tf.stack([tf.cast(seed, tf.int64), position])
+        image = preprocess(image, image_size=image_size, seed=distortion)
+        return image, *target(label, number)
+
+    batch_size = _batch_size(dataset, global_batch_size)
+    records = dataset.numbered_records(num_readers=num_readers, seed=seed)
+    buffer_size = dataset.num_examples
+    if dataset.is_in_files:
+        buffer_size = min(buffer_size, _SHUFFLE_BUFFER)
+    records = records.shuffle(buffer_size, seed=seed, reshuffle_each_iteration=True).repeat()
+    if num_batches is not None:
+        records = records.take(num_batches * batch_size)
+    examples = records.enumerate().map(prepare, num_parallel_calls=num_threads)
+    return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
 def test_batches(
@@ -144,23 +168,24 @@ def test_batches(
     num_threads: int,
     ignore_other_labels: bool = False,
 ) -> tf.data.Dataset:
-    """Returns each example once, in the stored order, in the shapes of `train_batches`."""
+    """Returns each example once, in the stored order, in the shapes of `train_batches`.
 
-    def prepare(number, example):
-        image, label = example
+    The last batch holds what is left over.
+    """
+
+    def prepare(number, record):
+        image, label = dataset.read(record)
         image = preprocess(image, image_size=image_size, seed=None)
         return image, *target(label, number)
 
     target = _Target(dataset, labels_offset, ignore_other_labels)
-    examples = dataset.examples.enumerate().map(prepare, num_parallel_calls=num_threads)
-    return _batched(examples, dataset, global_batch_size)
+    examples = dataset.numbered_records().map(prepare, num_parallel_calls=num_threads)
+    return examples.batch(_batch_size(dataset, global_batch_size)).prefetch(tf.data.AUTOTUNE)
 
 
-def _batched(
-    examples: tf.data.Dataset, dataset: Dataset, global_batch_size: int
-) -> tf.data.Dataset:
+def _batch_size(dataset: Dataset, global_batch_size: int) -> int:
     # `batch` allocates memory for all examples of a batch, even for those that do not exist.
-    return examples.batch(min(global_batch_size, dataset.num_examples)).prefetch(tf.data.AUTOTUNE)
+    return min(global_batch_size, dataset.num_examples)
 
 
 class _Target:

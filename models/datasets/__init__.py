@@ -20,6 +20,7 @@ from ..usage_error import UsageError, did_you_mean
 from . import connection, image_folder, slim_records, splits
 from .damage import first_damage
 from .dataset import Dataset as Dataset
+from .dataset import FilePart
 from .digits import Digits
 
 BUILDERS: dict[str, type[tfds.core.DatasetBuilder]] = {
@@ -64,20 +65,21 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
         if split and name in BUILDERS:
             splits.parts(name, split, BUILDERS[name].SPLIT_SIZES)
         _prepare(name, builder, Path(data_dir))
-    sizes = {key: info.num_examples for key, info in builder.info.splits.items()}
+    sizes = {key: each.num_examples for key, each in builder.info.splits.items()}
     chosen = split or next(iter(sizes))
     splits.parts(name, chosen, sizes)
+    features, info = builder.info.features, builder.info.splits[chosen]
+
+    def read(record):
+        example = features.deserialize_example(record)
+        return example["image"], example["label"]
+
     return Dataset(
-        examples=builder.as_dataset(
-            split=chosen,
-            as_supervised=True,
-            # Of a small dataset it would keep the decoded images in memory, and TensorFlow would
-            # warn when only a part is read, as for the picture of samples.
-            read_config=tfds.ReadConfig(try_autocache=False),
-        ),
-        num_examples=builder.info.splits[chosen].num_examples,
-        label_names=tuple(builder.info.features["label"].names),
-        channels=builder.info.features["image"].shape[-1],
+        records=[FilePart(each.filename, each.skip, each.take) for each in info.file_instructions],
+        read=read,
+        num_examples=info.num_examples,
+        label_names=tuple(features["label"].names),
+        channels=features["image"].shape[-1],
         split_names=tuple(sizes),
         damage=functools.partial(first_damage, builder, chosen),
     )

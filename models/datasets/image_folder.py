@@ -59,7 +59,8 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
     # As bytes: the name of a file need not be text.
     files = tf.data.Dataset.from_tensor_slices(([os.fsencode(path) for path in paths], classes))
     return Dataset(
-        examples=files.map(lambda path, label: (_read(path), label), tf.data.AUTOTUNE),
+        records=files,
+        read=lambda record: (_read(record[0]), record[1]),
         num_examples=len(paths),
         label_names=names,
         channels=_CHANNELS,

@@ -23,7 +23,7 @@ from ..files import labels
 from ..usage_error import UsageError
 from . import splits
 from .damage import UnreadableDataError, damage_of_file, reason_of
-from .dataset import Dataset
+from .dataset import Dataset, FilePart
 from .encoded_image import decode
 
 # The datasets whose files are named otherwise, and the classes of those without a labels.txt.
@@ -91,28 +91,31 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
     channels = 1 if name in _GRAY else 3
     read = functools.partial(_read, channels=channels)
     try:
-        sizes = {each: sum(map(_count, paths)) for each, paths in files.items()}
+        counts = {each: {path: _count(path) for path in paths} for each, paths in files.items()}
     except UnreadableDataError as error:
         raise UnreadableDataError(f"--dataset_name {name!r}: {error}") from error
+    sizes = {each: sum(of_files.values()) for each, of_files in counts.items()}
     parts = splits.parts(name, split or next(iter(sizes)), sizes)
     _check_first_record(files[parts[0].split][0], read)
-    records = functools.reduce(
-        lambda before, after: before.concatenate(after),
-        (
-            tf.data.TFRecordDataset([str(path) for path in files[part.split]])
-            .skip(part.begin)
-            .take(part.end - part.begin)
-            for part in parts
-        ),
-    )
     return Dataset(
-        examples=records.map(read, tf.data.AUTOTUNE),
+        records=[each for part in parts for each in _parts_of_files(part, counts)],
+        read=read,
         num_examples=sum(part.end - part.begin for part in parts),
         label_names=_label_names(name, Path(data_dir)),
         channels=channels,
         split_names=tuple(sizes),
         damage=lambda: next(filter(None, _damages(files, parts, read)), ""),
     )
+
+
+def _parts_of_files(part: splits.Part, counts: dict[str, dict[Path, int]]) -> Iterator[FilePart]:
+    """Yields the records of a part of a split, file by file."""
+    first = 0
+    for path, count in counts[part.split].items():
+        begin, end = max(part.begin - first, 0), min(part.end - first, count)
+        if begin < end:
+            yield FilePart(str(path), begin, end - begin)
+        first += count
 
 
 def _damages(

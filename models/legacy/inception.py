@@ -19,9 +19,6 @@ _DATA = {
     **LOGGING,
     "data_dir": Flag(default="/tmp/mydata", here="dataset_dir"),
     "num_preprocess_threads": Flag(default=4, here="num_preprocessing_threads"),
-    "num_readers": Flag(
-        default=4, otherwise="tf.data itself reads files in parallel", anyway=("4",)
-    ),
     "input_queue_memory_factor": Flag(
         default=16,
         otherwise="batches are drawn from 10,000 stored examples, which are not decoded yet",
@@ -29,7 +26,7 @@ _DATA = {
 }
 _TRAIN = {
     **_DATA,
-    **same(batch_size=32),
+    **same(batch_size=32, num_readers=4),
     "image_size": Flag(default=299, here="train_image_size", if_given=True),
     "subset": Flag(default="train", here="dataset_split_name"),
     "log_device_placement": Flag(
@@ -95,6 +92,7 @@ _DISTRIBUTED = {
 _EVAL = {
     **_DATA,
     **same(batch_size=32, eval_dir="/tmp/imagenet_eval"),
+    "num_readers": Flag(default=4, otherwise="files are read one after another, in their order"),
     "image_size": Flag(default=299, here="eval_image_size", if_given=True),
     "checkpoint_dir": Flag(default="/tmp/imagenet_train", here="checkpoint_path"),
     "eval_interval_secs": Flag(default=300, here="eval_interval_secs", if_given=True),

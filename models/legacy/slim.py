@@ -74,15 +74,13 @@ _TRAIN = {
         trainable_scopes=None,
         ignore_missing_vars=False,
         save_summaries_secs=600,
+        num_readers=4,
     ),
     "num_clones": Flag(default=1, here="num_clones", always=CLONES),
     "log_every_n_steps": Flag(
         default=10, here="log_every_n_steps", always="without it, there are no lines"
     ),
     "replicas_to_aggregate": Flag(default=1, here="replicas_to_aggregate", if_given=True),
-    "num_readers": Flag(
-        default=4, otherwise="tf.data itself reads files in parallel", anyway=("4",)
-    ),
     "quantize_delay": Flag(
         default=-1,
         absent="nets are trained with the numbers they are evaluated with",

@@ -21,10 +21,8 @@ def preprocess(image: tf.Tensor, *, image_size: int, seed: tf.Tensor | None):
     left to right every other time, change the brightness by up to an eighth, and the saturation of
     colored images by a factor of 0.5 to 1.5. In evaluation: the middle, 87.5 % of each side.
     """
-    image = tf.image.convert_image_dtype(image, tf.float32)
     if seed is None:
-        image = tf.image.central_crop(image, _CENTRAL_FRACTION)
-        image = _resize(image, image_size)
+        image = _resize(tf.image.central_crop(image, _CENTRAL_FRACTION), image_size)
     else:
         image = _distort(image, image_size, seed)
     return (image - 0.5) * 2.0
@@ -53,4 +51,5 @@ def _distort(image: tf.Tensor, image_size: int, seed: tf.Tensor):
 
 
 def _resize(image: tf.Tensor, image_size: int):
+    image = tf.image.convert_image_dtype(image, tf.float32)
     return tf.compat.v1.image.resize(image, [image_size, image_size], align_corners=False)

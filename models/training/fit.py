@@ -67,8 +67,8 @@ def fit(
         UnreadableDataError: An example cannot be used.
     """
     last_step = values.max_number_of_steps or sys.maxsize
-    num_batches = _batches_per_step(values, cluster)
-    steps_per_epoch = math.ceil(train.num_examples / pipeline["global_batch_size"] / num_batches)
+    per_step = _batches_per_step(values, cluster)
+    steps_per_epoch = math.ceil(train.num_examples / pipeline["global_batch_size"] / per_step)
     history = keras.callbacks.History()
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
@@ -78,11 +78,8 @@ def fit(
     try:
         with _errors_of_flags(values, train, test, train_dir), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Your input ran out of data")
-            batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
             model.fit(
-                # The data ends at the last step. If a callback stopped, several workers would end
-                # one step later.
-                batches.repeat().take(last_step * num_batches),
+                _batches(values, train, per_step, pipeline),
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
                 epochs=math.ceil(last_step / steps_per_epoch),
                 steps_per_epoch=steps_per_epoch,
@@ -97,6 +94,20 @@ def fit(
         ctrl_c.unwatch()
     step = int(model.optimizer.iterations.numpy())
     return Run(history=history.history, step=step, interrupted=interrupted)
+
+
+def _batches(
+    values: flags.FlagValues, train: Dataset, per_step: int, pipeline: Mapping[str, Any]
+) -> tf.data.Dataset:
+    last_step = values.max_number_of_steps
+    return input_pipeline.train_batches(
+        train,
+        seed=values.seed,
+        num_readers=values.num_readers,
+        # If a callback stopped, several workers would end one step later.
+        num_batches=last_step and last_step * per_step,
+        **pipeline,
+    )
 
 
 def _batches_per_step(values: flags.FlagValues, cluster: kerasdist.Cluster) -> int:

@@ -99,6 +99,7 @@ def test_each_legacy_flag_is_here_or_has_an_answer_that_names_flags_that_are(nam
 # The flags of train_image_classifier and eval_image_classifier, with their defaults.
 TRAIN_FLAGS = {
     **{"num_clones": 1, "clone_on_cpu": False, "num_preprocessing_threads": 4, "task": 0},
+    "num_readers": 4,
     **{"log_every_n_steps": 10, "save_interval_secs": 600, "weight_decay": 0.00004},
     **{"optimizer": "rmsprop", "adadelta_rho": 0.95, "adagrad_initial_accumulator_value": 0.1},
     **{"adam_beta1": 0.9, "adam_beta2": 0.999, "opt_epsilon": 1.0, "momentum": 0.9},
@@ -128,7 +129,7 @@ OTHERS = {
     evaluate: {"checkpoint_path", "eval_dir", "dataset_name", "model_name"},
 }
 ANSWERED = {
-    train: {"master", "num_readers", "quantize_delay", "startup_delay_steps", "alsologtostderr"},
+    train: {"master", "quantize_delay", "startup_delay_steps", "alsologtostderr"},
     evaluate: {"master", "quantize"},
 }
 PROGRAMS = {train: "train_image_classifier", evaluate: "eval_image_classifier"}

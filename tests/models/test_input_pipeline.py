@@ -15,7 +15,8 @@ def dataset():
     """Example i is an image of i's, with the label i % 5."""
     numbers = tf.data.Dataset.range(NUM_EXAMPLES)
     return Dataset(
-        examples=numbers.map(lambda i: (tf.fill([4, 4, 1], tf.cast(i, tf.uint8)), i % 5)),
+        records=numbers,
+        read=lambda i: (tf.fill([4, 4, 1], tf.cast(i, tf.uint8)), i % 5),
         num_examples=NUM_EXAMPLES,
         label_names=tuple("abcde"),
         channels=1,
@@ -28,7 +29,8 @@ def preprocess(image, *, image_size, seed):
     return tf.cast(image, tf.float32) + 0.5 * noise
 
 
-def train_batches(*, seed=0, num_threads=1, global_batch_size=4):
+def train_batches(*, seed=0, num_threads=1, global_batch_size=4, num_batches=5):
+    """Returns two epochs."""
     return input_pipeline.train_batches(
         dataset(),
         preprocess=preprocess,
@@ -36,7 +38,9 @@ def train_batches(*, seed=0, num_threads=1, global_batch_size=4):
         labels_offset=0,
         global_batch_size=global_batch_size,
         num_threads=num_threads,
+        num_readers=2,
         seed=seed,
+        num_batches=num_batches,
     )
 
 
@@ -44,16 +48,22 @@ def images(batches):
     return np.concatenate([batch[:, 0, 0, 0] for batch, _ in batches])
 
 
-def test_an_epoch_has_each_example_once_and_a_smaller_last_batch():
+def test_each_epoch_has_each_example_once_and_every_batch_is_full():
     batches = list(train_batches())
 
-    assert [len(batch) for batch, _ in batches] == [4, 4, 2]
-    assert sorted(np.floor(images(batches))) == list(range(NUM_EXAMPLES))
-    assert int(train_batches().cardinality()) == 3
+    assert [len(batch) for batch, _ in batches] == [4] * 5
+    for epoch in np.split(np.floor(images(batches)), 2):
+        assert sorted(epoch) == list(range(NUM_EXAMPLES))
+    assert int(train_batches().cardinality()) == 5
+
+
+def test_without_a_number_of_batches_there_is_no_end():
+    assert train_batches(num_batches=None).cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 def test_a_batch_larger_than_the_data_holds_all_examples_at_once():
-    [(batch, _)] = train_batches(global_batch_size=2**31 - 1)  # `batch` would allocate that much.
+    # `batch` would allocate that much.
+    [(batch, _)] = train_batches(global_batch_size=2**31 - 1, num_batches=1)
 
     assert sorted(np.floor(batch[:, 0, 0, 0])) == list(range(NUM_EXAMPLES))
 
@@ -72,8 +82,7 @@ def test_the_seed_decides_order_and_distortion_whatever_the_threads():
 
 
 def test_every_epoch_is_shuffled_and_distorted_anew():
-    batches = train_batches()
-    first, second = images(batches), images(batches)
+    first, second = np.split(images(train_batches()), 2)
 
     assert not np.array_equal(np.floor(first), np.floor(second))
     assert not np.array_equal(np.sort(first), np.sort(second))
@@ -111,6 +120,7 @@ def test_a_label_that_is_no_class_names_its_example():
             labels_offset=1,
             global_batch_size=4,
             num_threads=1,
+            num_readers=1,
             seed=0,
         ):
             pass
