@@ -8,9 +8,19 @@ A script written for TF-Slim's `model_deploy` keeps its config; `make_strategy` 
 """
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from kerasdist.support.checks import check_bool, check_int
 
+# Of TF-Slim's DeploymentConfig: the order of its arguments, and what became of its devices.
+_ORDER = ("num_clones", "clone_on_cpu", "replica_id", "num_replicas", "num_ps_tasks")
+_STRATEGY = "The strategy of `make_strategy(config)` does it: build the model in its scope."
+_OF_MODEL_DEPLOY = {
+    **dict.fromkeys(("clone_device", "variables_device", "optimizer_device"), _STRATEGY),
+    **dict.fromkeys(("ps_device", "worker_device", "caching_device"), _STRATEGY),
+    "clone_scope": "Clones have no names here: `print(kerasdist.plan_training(...))` lists them.",
+    "inputs_device": "tf.data runs on the CPU of each worker: give the dataset to `fit`.",
+}
 _MOST_CLONES = 1000  # Far more than a machine has devices.
 
 
@@ -71,6 +81,19 @@ class DeploymentConfig:
     replicas_to_aggregate: int = -1
     worker_job_name: str = "worker"
     ps_job_name: str = "ps"
+
+    def __new__(cls, *args: object, **fields: object):
+        if args:
+            told = ", ".join(f"{n}={each!r}" for n, each in zip(_ORDER, args, strict=False))
+            raise TypeError(
+                f"DeploymentConfig takes its fields by name. Write DeploymentConfig({told})."
+            )
+        return object.__new__(cls)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        instead = _OF_MODEL_DEPLOY.get(name)
+        told = f", which TF-Slim's has. {instead}" if instead else "."
+        raise AttributeError(f"DeploymentConfig has no attribute {name!r}{told}")
 
     def __post_init__(self) -> None:
         check_num_clones(self.num_clones)

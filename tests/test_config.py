@@ -50,8 +50,8 @@ def test_config_cannot_be_changed():
 
 
 def test_fields_are_given_by_name():
-    with pytest.raises(TypeError, match="positional"):
-        DeploymentConfig(2)  # ty: ignore[too-many-positional-arguments]
+    with pytest.raises(TypeError, match=r"Write DeploymentConfig\(num_clones=2, clone_on_cpu=True"):
+        DeploymentConfig(2, True)  # ty: ignore[too-many-positional-arguments]
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,18 @@ def test_wrong_value_is_an_error_that_shows_it(fields, message):
 def test_wrong_type_is_an_error_that_shows_it(fields, message):
     with pytest.raises(TypeError, match=message):
         DeploymentConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clone_device", "which TF-Slim's has. The strategy of `make_strategy"),
+        ("variables_device", "which TF-Slim's has. The strategy of `make_strategy"),
+        ("clone_scope", "Clones have no names here"),
+        ("inputs_device", "tf.data runs on the CPU"),
+        ("num_gpus", "no attribute 'num_gpus'.$"),
+    ],
+)
+def test_attributes_of_slims_config_say_what_replaces_them(name, message):
+    with pytest.raises(AttributeError, match=message):
+        getattr(DeploymentConfig(), name)
