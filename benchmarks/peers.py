@@ -24,9 +24,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # The name of a network, and steps per call; the steps of the first and of the second `fit`.
 CASES = {
-    "small": ("dense", 1, 100, 700),
-    "small, 20 steps a call": ("dense", 20, 400, 2400),
-    "convolutional": ("convolutional", 1, 20, 120),
+    "small": ("dense", 1, 100, 500),
+    "small, 20 steps a call": ("dense", 20, 200, 1200),
+    "convolutional": ("convolutional", 1, 20, 100),
 }
 # Who trains on what, and the arguments of `run_cluster`.
 DEPLOYMENTS: dict[str, dict[str, int]] = {
