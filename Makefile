@@ -96,7 +96,9 @@ docs: .venvs/docs/installed ## Build the documentation into site/; a warning is 
 
 dist: $(INSTALLED) ## Build what is released into dist/, and try it in empty environments.
 	@rm -rf dist
-	@.venv/bin/python -m build --no-isolation --outdir dist
+	@for folder in . models; do \
+	  .venv/bin/python -m build --no-isolation --outdir dist $$folder || exit 1; \
+	done
 	@.venv/bin/python -m tests.distribution
 
 lint: $(INSTALLED) ## Check the style and the types.

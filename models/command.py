@@ -14,7 +14,7 @@ from absl import flags
 
 import kerasdist
 
-from . import legacy
+from . import legacy, programs
 from .datasets.damage import UnreadableDataError
 from .training.divergence import DivergedError
 from .usage_error import UsageError, printable
@@ -53,7 +53,8 @@ def run(
         if values.help:
             # absl heads the flags of the main module with the path of its file.
             listed = listed.replace(f"\n{sys.argv[0]}:\n", "\nthis command:\n")
-            print(f"{description}\nFlags:\n{listed}{_LEGACY if replaces else ''}")
+            told = f"{description}\nFlags:\n{listed}{_LEGACY if replaces else ''}"
+            print(programs.as_called(told))
             return 0
         with _lines_as_they_are():
             return action(values, files) if takes_files else action(values)
@@ -82,7 +83,7 @@ def _say(line: str) -> None:
     """Prints a line to stderr, after what was printed before it."""
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         sys.stdout.flush()
-    print(printable(line), file=sys.stderr)
+    print(printable(programs.as_called(line)), file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 
 from absl import flags
 
-from . import command, legacy
+from . import command, legacy, programs
 from .usage_error import UsageError
 
 _WIDTH = 100
@@ -74,7 +74,8 @@ def _migrate(values: flags.FlagValues, words: Sequence[str]) -> int:
         for number, line in enumerate(lines):
             if not number:
                 print(f"\n{title}:")
-            print(textwrap.fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    "))
+            told = programs.as_called(line)
+            print(textwrap.fill(told, _WIDTH, initial_indent="  ", subsequent_indent="    "))
     return 0
 
 
@@ -139,7 +140,7 @@ def _launch(found: _Translation) -> list[str]:
 
 def _command(found: _Translation) -> list[str]:
     return [
-        *("python", "-m", f"models.{found.program.command}"),
+        *programs.words(found.program.command),
         *(_flag(name, value) for name, value in found.words.items()),
     ]
 

@@ -57,6 +57,7 @@ from . import (
     nets,
     optimizers,
     preprocessing,
+    programs,
 )
 from .chief_first import chief_first
 from .datasets import splits
@@ -369,7 +370,8 @@ def _evaluate_command(
     values: flags.FlagValues, train_dir: TrainDir, split: str | None
 ) -> list[str]:
     """Returns how to evaluate the model; on the training split if there is no other."""
-    words = [_program("python"), "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
+    program, *rest = programs.words("evaluate")
+    words = [_program(program), *rest, f"--checkpoint_path={train_dir.path}"]
     names = ("dataset_name", "dataset_dir", "preprocessing_name", "labels_offset")
     words += [f"--{name}={values[name].value}" for name in names if values[name].present]
     if split != "test":  # The default.
