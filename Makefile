@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-all test-quick
 .PHONY: test-drawn test-faults test-kills test-keras test-libraries test-schedulers test-versions
 .PHONY: keras-tests
-.PHONY: notebook docs dist lint lock clean
+.PHONY: notebook docs dist release lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -100,6 +100,13 @@ dist: $(INSTALLED) ## Build what is released into dist/, and try it in empty env
 	  .venv/bin/python -m build --no-isolation --outdir dist $$folder || exit 1; \
 	done
 	@.venv/bin/python -m tests.distribution
+
+release: $(INSTALLED) ## Check, build and try the version to release; nothing is tagged or published.
+	@.venv/bin/python -m tests.release
+	@$(MAKE) --no-print-directory test-all
+	@$(MAKE) --no-print-directory docs
+	@$(MAKE) --no-print-directory dist
+	@echo "Checked and built. Next: tag the commit, publish dist/ (docs/releasing.md)."
 
 lint: $(INSTALLED) ## Check the style and the types.
 	@echo "Checking the style (ruff) and the types (ty)"

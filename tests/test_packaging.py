@@ -1,6 +1,6 @@
 """What is installed, and what a hosting service reads.
 
-The wheel holds kerasdist alone, the lock pins all that it needs, and the files for a service say
+Each wheel holds one package, the lock pins all that it needs, and the files for a service say
 what the project says elsewhere.
 """
 
@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import release
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+APPLICATION = tomllib.loads((ROOT / "models/pyproject.toml").read_text())["project"]
 LOCK = (ROOT / "requirements.lock").read_text()
 # Those of older versions are for their tests, which need less.
 LOCKS = [ROOT / "requirements.lock", *sorted((ROOT / "locks").glob("*.lock"))]
@@ -23,10 +26,18 @@ ISSUE_FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
 @pytest.mark.processes
-def test_the_wheel_holds_kerasdist_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "package", "files"),
+    [
+        (ROOT, "kerasdist", {"config.py", "py.typed"}),
+        (ROOT / "models", "kerasdist_models", {"__main__.py", "recipes/lenet_digits.py"}),
+    ],
+    ids=["library", "application"],
+)
+def test_a_wheel_holds_one_package(folder, package, files, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path],
-        cwd=ROOT,
+        cwd=folder,
         check=True,
         capture_output=True,
     )
@@ -34,8 +45,18 @@ def test_the_wheel_holds_kerasdist_alone(tmp_path):
     [wheel] = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     folders = {name.split("/")[0].removesuffix(".dist-info") for name in names}
-    assert folders == {"kerasdist", f"kerasdist-{PROJECT['project']['version']}"}
-    assert {"kerasdist/config.py", "kerasdist/py.typed"} <= set(names)
+    assert folders == {package, f"{package}-{PROJECT['project']['version']}"}
+    assert {f"{package}/{name}" for name in files} <= set(names)
+
+
+def test_the_application_is_released_with_the_library_it_needs():
+    version = PROJECT["project"]["version"]
+    library, *others = sorted(APPLICATION["dependencies"], key=lambda line: "kerasdist" not in line)
+
+    assert (APPLICATION["version"], library) == (version, f"kerasdist=={version}")
+    assert sorted(others) == PROJECT["dependency-groups"]["app"]
+    for name in ("requires-python", "license"):
+        assert APPLICATION[name] == PROJECT["project"][name]
 
 
 def test_the_locks_pin_every_requirement():
@@ -84,6 +105,29 @@ def test_the_hooks_before_a_commit_are_the_commands_of_make_lint():
     # No hook is downloaded.
     assert local["repo"] == "local"
     assert {hook["language"] for hook in local["hooks"]} == {"system"}
+
+
+@pytest.mark.parametrize(
+    ("version", "heading", "found"),
+    [
+        ("0.2.0", "0.2.0 (2026-12-24)", []),
+        ("0.2.0.dev0", "0.2.0.dev0 (2026-12-24)", ["take its end away"]),
+        ("0.2.0", "0.2.0 (not released yet)", ["write `## 0.2.0 (YYYY-MM-DD)`"]),
+        ("0.2.0", "0.1.0 (2026-11-30)", ["CHANGELOG.md begins with '0.1.0 (2026-11-30)'"]),
+    ],
+)
+def test_a_release_has_a_version_and_its_changes(version, heading, found):
+    problems = release.problems(version=version, changelog=f"# Changelog\n\n## {heading}\n")
+
+    assert [text in problem for text, problem in zip(found, problems, strict=True)] == [True] * len(
+        found
+    )
+
+
+def test_the_changelog_begins_with_the_version():
+    [newest, *_] = re.findall(r"^## (\S+) \(", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert newest == PROJECT["project"]["version"]
 
 
 def test_the_citation_names_the_version():

@@ -72,7 +72,7 @@ BASH = {
 # Commands of kinds that other blocks have as well, with more rows, steps, programs or tasks: the
 # doctor's table, its comparison, the application, and a launch.
 LIKE_OTHERS = {
-    *("docs/versions.md-1", "docs/doctor.md-0", "docs/doctor.md-1", "docs/application.md-0"),
+    *("docs/versions.md-1", "docs/doctor.md-0", "docs/doctor.md-1", "docs/application.md-4"),
     *("docs/clusters.md-2", "README.md-5"),
 }
 
