@@ -150,6 +150,7 @@ model.fit(x, x.sum(axis=1), batch_size=8)
 WORKERS = """
 import keras
 import numpy as np
+import tensorflow as tf
 
 import kerasdist
 
@@ -165,7 +166,9 @@ with strategy.scope():
     model.compile("adam", "mse")
 x = np.random.rand(36, 4).astype("float32")
 clipping = kerasdist.callbacks.GradientClipping(global_norm=0.5)
-model.fit(x, x.sum(axis=1), batch_size=16, callbacks=[clipping])
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True)))
+data = data.shuffle(36).map(lambda x, y: (x, y / 2)).batch(16)  # Each worker maps its part.
+model.fit(data, callbacks=[clipping])
 """
 
 FAILING = """

@@ -58,7 +58,12 @@ class FirstStepProof(keras.callbacks.Callback):
         if traits.has_remote_variables(self.model.distribute_strategy):
             self._say_why_not("beside parameter servers workers have the batches, not the chief")
             return
-        self._watched = WatchedStep(self.model.train_function, num_steps=1, watch=self._watch)
+        self._watched = WatchedStep(
+            self.model.train_function,
+            num_steps=1,
+            watch=self._watch,
+            strategy=self.model.distribute_strategy,
+        )
         self.model.train_function = self._watched
         running_call.at_end(self.model, self._unwatch)  # Also after an error before the first step.
 

@@ -196,6 +196,7 @@ class Probe:
             model.train_function,
             num_steps=model.steps_per_execution,
             watch=functools.partial(self.watch, model),
+            strategy=model.distribute_strategy,
         )
         return model.train_function
 

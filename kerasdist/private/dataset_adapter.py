@@ -8,6 +8,7 @@ TensorFlow 2.20 and 2.21.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,6 +17,14 @@ from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 
+# Operations of a `map` that TensorFlow counts among those with a state, or that have one for an
+# input, and that give the same in whatever order they are called: they read what others set, check,
+# print, or call functions, of which the operations are looked at as well.
+_IN_ANY_ORDER = {
+    *("Assert", "Case", "If", "LookupTableFindV2", "LookupTableSizeV2", "PrintV2"),
+    *("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "StatefulPartitionedCall", "While"),
+    *("PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "Placeholder"),
+}
 # The operations behind `tf.random` that keep a state, in the process or in a Generator.
 _DRAW = re.compile("Random(?!.*(Dataset|Seed))|TruncatedNormal|Multinomial|Stateful|Rng")
 
@@ -81,17 +90,113 @@ def may_be_unordered(dataset: Any) -> bool:
 
 def _operations_of(dataset: Any):
     """Yields the operations of the functions of a dataset, and of those that these call."""
-    functions = [wrapper.function for each in _chain(dataset) for wrapper in each._functions()]
-    left, seen = [getattr(function, "graph", None) for function in functions], set()
+    for each in _chain(dataset):
+        for graph in _graphs_of(each):
+            if graph is not None:  # A function of a SavedModel has none.
+                yield from graph.get_operations()
+
+
+def _graphs_of(dataset: tf.data.Dataset):
+    """Yields the graphs of a transformation's functions, and of those that these call.
+
+    None for a function without one.
+    """
+    left = [getattr(wrapper.function, "graph", None) for wrapper in dataset._functions()]
+    seen = set()
     while left:  # Its GraphDef would have copies of all constants.
         graph = left.pop()
-        if graph is None:  # A function of a SavedModel has none.
+        yield graph
+        if graph is None:
             continue
-        yield from graph.get_operations()
         for name, function in graph._functions.items():
             if name not in seen:
                 seen.add(name)
                 left.append(getattr(function, "graph", None))
+
+
+def lineage_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns a dataset, what it was made of, and so on, to the first that has no one input."""
+    lineage = [dataset]
+    while len(inputs := lineage[-1]._inputs()) == 1:
+        lineage.extend(inputs)
+    return lineage
+
+
+def transformation_of(dataset: tf.data.Dataset) -> str:
+    """Returns the name of what made a dataset: "map" of `map`, parallel or not; "padded_batch"."""
+    name = re.sub("^_?(Parallel)?|Dataset$", "", type(dataset).__name__)
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def has_map(dataset: tf.data.Dataset) -> bool:
+    """Whether there is a `map` in what a dataset is made by, or within a function of that."""
+    return any(transformation_of(each) == "map" or has_map_inside(each) for each in _chain(dataset))
+
+
+def has_map_inside(dataset: tf.data.Dataset) -> bool:
+    """Whether the function of a transformation has a `map`, as that of an `interleave` may have."""
+    return any(
+        re.match("(Parallel)?MapDataset", operation.type)
+        for graph in _graphs_of(dataset)
+        if graph is not None
+        for operation in graph.get_operations()
+    )
+
+
+def argument_of(dataset: tf.data.Dataset, name: str) -> Any:
+    """Returns an argument of the transformation that made a dataset; None for one not given."""
+    value = tf.get_static_value(getattr(dataset, f"_{name}", None))
+    return value.item() if hasattr(value, "item") else value
+
+
+def function_of(mapped: tf.data.Dataset) -> Callable:
+    """Returns the function of a `map` as it was traced, from an element to an element.
+
+    Its elements are of dense tensors.
+    """
+    (wrapper,) = mapped._functions()
+    traced, spec = wrapper.function, mapped.element_spec  # They keep no dataset alive.
+
+    def function(element: Any):
+        outputs = traced(*tf.nest.flatten(element))
+        return tf.nest.pack_sequence_as(spec, tf.nest.flatten(outputs))
+
+    return function
+
+
+def graph_of(mapped: tf.data.Dataset) -> Any:
+    """Returns the graph of the function of a `map`."""
+    (wrapper,) = mapped._functions()
+    return wrapper.function.graph
+
+
+def graph_called_by(operation: tf.Operation) -> Any:
+    """Returns the graph of the function that an operation calls; None where there is none."""
+    graph: Any = operation.graph
+    function = graph._functions.get(operation.get_attr("f").name)
+    return getattr(function, "graph", None)
+
+
+def is_draw(operation: str) -> bool:
+    """Whether an operation, by its name, draws numbers and keeps a state of that."""
+    return _DRAW.match(operation) is not None
+
+
+def operation_of_state(mapped: tf.data.Dataset) -> str | None:
+    """Returns an operation of a `map` that may depend on the elements before, or change a state.
+
+    Such as "RandomUniform", "EagerPyFunc" or "AssignAddVariableOp"; None where there is none.
+    """
+    for graph in _graphs_of(mapped):
+        if graph is None:
+            return "SavedModel"
+        for operation in graph.get_operations():
+            has_state = operation.op_def.is_stateful or any(
+                tensor.dtype == tf.resource for tensor in operation.inputs
+            )
+            if has_state and operation.type not in _IN_ANY_ORDER:
+                return operation.type
+    return None
 
 
 def cache_files(dataset: Any) -> list[str]:
@@ -140,6 +245,11 @@ def set_portable_state(iterator: Any, state: bytes) -> bool:
     except tf.errors.OpError:
         return False
     return True
+
+
+def is_of_windows(state: bytes) -> bool:
+    """Whether a state of `portable_state` is of a dataset that has a `window`."""
+    return any(b"::Window" in name for name in _names_in(state))
 
 
 def _names_in(state: bytes) -> set[bytes]:

@@ -106,6 +106,13 @@ def class_weight_function(class_weight: dict) -> Callable:
     return tf_dataset_adapter.make_class_weight_map_fn(class_weight)
 
 
+def weighs_classes(mapped: Any) -> bool:
+    """Whether a dataset of a `map` is the one that Keras adds for `class_weight`."""
+    (wrapper,) = mapped._functions()
+    known: Any = class_weight_function({0: 1.0})
+    return getattr(wrapper._func, "__code__", None) is known.__code__
+
+
 def begin_at(model: keras.Model, epoch: int | None) -> None:
     """Lets the `fit` that begins start with an epoch, as BackupAndRestore does; None as it is."""
     names.overwrite(model, "_initial_epoch", epoch)

@@ -155,6 +155,8 @@ class PartNotes:
         is_used: Of a strategy: whether something was created in its scope.
         sum_over_workers: Of a strategy: its compiled sum.
         seed_of_all: Of a graph that is traced for one of several workers: the seed of all.
+        rows_of_workers: Of a dataset: what one of several workers prepares of it, by their number
+            and its index.
     """
 
     sees_all_examples: bool = False
@@ -167,6 +169,7 @@ class PartNotes:
     is_used: bool = False
     sum_over_workers: Any = None
     seed_of_all: int | None = None
+    rows_of_workers: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict)
 
 
 PROCESS = Process()
@@ -182,7 +185,7 @@ def of_model(model: Any) -> ModelNotes:
 
 
 def of_part(part: Any) -> PartNotes:
-    """Returns what is remembered of a loss, metric, optimizer, callback, strategy or graph."""
+    """Returns what is remembered of a part of a program, such as a loss, a graph or a dataset."""
     return _of_parts.setdefault(part, PartNotes())
 
 

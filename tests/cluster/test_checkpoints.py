@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import tempfile
+import warnings
 from pathlib import Path
 
 import keras
@@ -18,6 +19,7 @@ import tensorflow as tf
 import kerasdist
 from kerasdist.private import names
 from kerasdist.training.context import peers
+from kerasdist.training.data import division
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import test_warm_start
 from tests.callbacks import test_checkpoint, test_checkpoint_foreign
@@ -240,7 +242,35 @@ class Interrupt(keras.callbacks.Callback):
 
 def with_own_files(strategy, folder):
     """Trains on files of which each worker reads its own, in one run and in two."""
-    read_again, paths = [], record_files.paths(folder.parent)
+    paths = record_files.paths(folder.parent)
+    return in_one_and_in_two(strategy, folder, lambda: record_files.read(paths).shuffle(9, seed=3))
+
+
+def prepared_apart():
+    """Returns examples that each worker prepares for its own part of the batches."""
+    x = np.random.default_rng(1).normal(size=(45, 6)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices(x).shuffle(9, seed=3)
+    return data.map(lambda x: (x, tf.reduce_sum(x, keepdims=True)))
+
+
+def with_own_rows(strategy, folder):
+    return in_one_and_in_two(strategy, folder, prepared_apart)
+
+
+def with_own_rows_later(strategy, folder):
+    """Goes on with parts of batches that were whole before, as they are on one worker."""
+    whole = {(division, "divide"): lambda *_: division.Division()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The dataset has other transformations")
+        return in_one_and_in_two(strategy, folder, prepared_apart, first=whole)
+
+
+def in_one_and_in_two(strategy, folder, make, first=None):
+    """Trains in one run and in two; returns what both give, and what the last one read again.
+
+    Functions in `first` stand in the place of theirs in the first of the two.
+    """
+    read_again = []
 
     def pass_over(stock, iterator, num_steps):
         read_again.append(num_steps)
@@ -251,7 +281,7 @@ def with_own_files(strategy, folder):
         with strategy.scope():
             model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
             model.compile("sgd", "mse", metrics=["mae"])
-        data = record_files.read(paths).shuffle(9, seed=3).batch(8)
+        data = make().batch(8)
         checkpoint = kerasdist.callbacks.Checkpoint(f"{folder}/{directory}", every_steps=4)
         history = model.fit(
             data, epochs=4, shuffle=False, verbose=0, callbacks=[checkpoint, *others]
@@ -259,7 +289,7 @@ def with_own_files(strategy, folder):
         return [*model.get_weights(), *map(np.asarray, history.history.values())]
 
     expected = train("in one")
-    with contextlib.suppress(Interrupted):
+    with contextlib.suppress(Interrupted), names.replaced(first or {}):
         train("in two", Interrupt())
     with names.replaced({(EpochIterator, "_pass_over"): pass_over}):
         return train("in two"), expected, read_again
@@ -338,7 +368,7 @@ def all_of_these(questions, folder, strategy) -> list:
 def answers(workers) -> list[dict]:
     """Returns what each question gave, on each worker: one cluster runs them all."""
     others = (
-        [with_own_files, without_a_shared_disk]
+        [with_own_files, with_own_rows, with_own_rows_later, without_a_shared_disk]
         if workers in WORKER_DEPLOYMENTS
         else [compiled_at_the_end]
     )
@@ -382,6 +412,22 @@ def test_workers_with_their_own_files_read_no_epoch_before(workers):
         found, expected, read_again = answer[with_own_files]
         assert_close(found, expected)
         assert len(read_again) == 1  # Of the epoch that goes on.
+
+
+@on_workers
+def test_workers_that_prepare_their_parts_read_no_epoch_before(workers):
+    for answer in answers(workers):
+        found, expected, read_again = answer[with_own_rows]
+        assert_close(found, expected)
+        assert len(read_again) == 1
+
+
+@on_workers
+def test_batches_that_were_whole_go_on_in_parts_without_a_warning(workers):
+    for answer in answers(workers):
+        found, expected, read_again = answer[with_own_rows_later]
+        assert_close(found, expected)
+        assert len(read_again) == 3  # The state of whole batches is no state of parts.
 
 
 @on_workers

@@ -2,6 +2,7 @@
 
 import time
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
@@ -76,6 +77,13 @@ def test_an_iterator_takes_no_state_of_another_pipeline():
     for dataset in (shuffled().skip(1), tf.data.Dataset.range(20).shuffle(9).batch(4).prefetch(2)):
         assert not dataset_adapter.set_portable_state(iter(dataset), state)
     assert not dataset_adapter.set_portable_state(iter([1]), state)
+
+
+def test_a_state_of_windows_is_told_from_others():
+    windows = tf.data.Dataset.range(20).window(4).flat_map(lambda window: window)
+
+    assert dataset_adapter.is_of_windows(state_of(iter(windows)))
+    assert not dataset_adapter.is_of_windows(state_of(iter(shuffled())))
 
 
 def test_random_operations_and_python_have_no_state():
@@ -169,3 +177,110 @@ def test_without_prefetch_no_more_is_read_than_asked():
     time.sleep(0.2)
 
     assert read == [0, 1]
+
+
+def test_a_dataset_says_what_it_was_made_of():
+    dataset = tf.data.Dataset.zip(tf.data.Dataset.range(9), tf.data.Dataset.range(9))
+    dataset = dataset.shuffle(5).map(lambda x, y: x, num_parallel_calls=2).repeat(3)
+    dataset = dataset.batch(4, drop_remainder=True).cache("file").prefetch(2)
+
+    lineage = dataset_adapter.lineage_of(dataset.with_options(tf.data.Options()))
+
+    names = ["options", "prefetch", "cache", "batch", "repeat", "map", "shuffle", "zip"]
+    assert list(map(dataset_adapter.transformation_of, lineage)) == names
+    arguments = {
+        **{"buffer_size": 2, "filename": b"file", "batch_size": 4},
+        **{"count": 3, "num_parallel_calls": 2},
+    }
+    found = map(dataset_adapter.argument_of, lineage[1:6], arguments)
+    assert list(found) == list(arguments.values())
+    assert dataset_adapter.argument_of(lineage[3], "drop_remainder")
+    assert dataset_adapter.argument_of(lineage[3], "num_parallel_calls") is None
+    assert dataset_adapter.transformation_of(dataset.padded_batch(2)) == "padded_batch"
+
+
+def test_a_part_of_a_dataset_says_how_large_it_is():
+    for name in ("skip", "take"):
+        made = getattr(tf.data.Dataset.range(9), name)(2)
+        assert dataset_adapter.transformation_of(made) == name
+        assert dataset_adapter.argument_of(made, "count") == 2
+
+
+def test_the_function_of_a_map_is_called_again_as_it_was_traced():
+    traces, offset = [], tf.constant(3)
+
+    def add(x, others):
+        traces.append(x)
+        return {"sum": x + others["y"] + offset, "x": (x, x)}
+
+    data = tf.data.Dataset.from_tensor_slices(([1, 2], {"y": [10, 20]})).map(add)
+
+    function = dataset_adapter.function_of(data)
+    again = tf.data.Dataset.from_tensors((5, {"y": 50})).map(lambda *element: function(element))
+
+    assert [each["sum"].numpy() for each in again] == [58]
+    assert again.element_spec == data.element_spec
+    assert len(traces) == 1
+
+
+def test_a_map_is_found_wherever_it_is():
+    data = tf.data.Dataset.from_tensor_slices([1, 2])
+    mapped = data.map(lambda x: x + 1)
+    inside = data.interleave(lambda x: tf.data.Dataset.range(2).map(lambda y: y + 1))
+
+    for dataset in (mapped, tf.data.Dataset.zip(data, mapped.shuffle(2)), inside.batch(2)):
+        assert dataset_adapter.has_map(dataset)
+    flat = data.interleave(lambda x: tf.data.Dataset.range(2).flat_map(tf.data.Dataset.range))
+    assert not dataset_adapter.has_map(flat)
+    assert dataset_adapter.has_map_inside(inside)
+    assert not dataset_adapter.has_map_inside(inside.batch(2))
+
+
+def operations_of_state():
+    """Returns functions for `map`, by the operation in them whose results depend on the order."""
+    variable, generator = tf.Variable(1), tf.random.Generator.from_seed(1)
+    layer = keras.layers.RandomFlip(seed=1)
+    return {
+        "RandomUniform": lambda x: tf.random.uniform([]),
+        "AssignAddVariableOp": lambda x: variable.assign_add(1),
+        "EagerPyFunc": lambda x: tf.py_function(lambda x: x, [x], tf.int32),
+        "RngReadAndSkip": lambda x: generator.uniform([]),
+        "AssignVariableOp": lambda x: layer(tf.zeros([1, 2, 2, 3]), training=True),
+    }
+
+
+def test_operations_whose_results_depend_on_the_order_of_calls_are_found():
+    data = tf.data.Dataset.from_tensor_slices([1, 2])
+
+    for name, function in operations_of_state().items():
+        inside = data.map(lambda x, f=function: tf.function(lambda y: f(y))(x))
+        for mapped in (data.map(function), inside):
+            assert dataset_adapter.operation_of_state(mapped) == name
+        assert dataset_adapter.is_draw(name) == (name in ("RandomUniform", "RngReadAndSkip"))
+
+
+def test_what_reads_checks_prints_and_draws_from_a_seed_of_its_own_may_come_in_any_order():
+    variable = tf.Variable(1)
+
+    def function(x):
+        tf.debugging.assert_greater(x, -1)
+        tf.print(x, output_stream="file:///dev/null")
+        drawn = tf.random.stateless_uniform([], [x, 1], maxval=9, dtype=tf.int32)
+        return tf.cond(x > 1, lambda: x + variable, lambda: drawn)
+
+    mapped = tf.data.Dataset.from_tensor_slices([1, 2]).map(function)
+
+    assert dataset_adapter.operation_of_state(mapped) is None
+
+
+def test_the_graph_that_an_operation_calls_is_found():
+    data = tf.data.Dataset.range(2).map(lambda x: tf.function(lambda y: y + 7)(x))
+
+    calls = [
+        operation
+        for operation in dataset_adapter.graph_of(data).get_operations()
+        if operation.type in ("PartitionedCall", "StatefulPartitionedCall")
+    ]
+
+    (graph,) = map(dataset_adapter.graph_called_by, calls)
+    assert "AddV2" in [operation.type for operation in graph.get_operations()]

@@ -69,6 +69,15 @@ def test_class_weight_function_looks_up_the_class():
     assert weights.numpy().tolist() == [2.0, 0.5]
 
 
+def test_the_map_of_class_weights_is_told_from_others():
+    data = tf.data.Dataset.from_tensor_slices((tf.zeros([4, 1]), [0, 1, 0, 1])).batch(2)
+    adapter = keras_fit.tf_dataset_adapter.TFDatasetAdapter(data, class_weight={1: 2.0})
+    (weighed,) = adapter.get_tf_dataset()._inputs()
+
+    assert keras_fit.weighs_classes(weighed)
+    assert not keras_fit.weighs_classes(data.map(lambda x, y: (x, y)))
+
+
 def _compiled():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("adam", "mse")

@@ -131,6 +131,11 @@ def training_of(model: "keras.Model") -> RunningCall | None:
     return None
 
 
+def model() -> Any:
+    """Returns the model of the innermost call that runs, or None."""
+    return memory.THREAD.calls[-1].model if memory.THREAD.calls else None
+
+
 def callbacks() -> tuple:
     """Returns all callbacks of the innermost call that runs, as they were given to `fit`."""
     return memory.THREAD.calls[-1].callbacks if memory.THREAD.calls else ()

@@ -4,7 +4,8 @@ The user's data is batched with the global batch size. Every step takes one glob
 gives each replica a contiguous share; sizes differ by one example at most, and where a batch is
 smaller than the number of replicas the last replicas get none. Each example counts exactly once.
 Every worker reads the global batch and takes the shares of its own replicas, so that all know,
-without a message, how many examples the others have.
+without a message, how many examples the others have. Where a dataset can be cut before its `map`
+(see `own_rows`), it prepares no more than its `WorkerPart` of the batch.
 
 A replica without examples is handed one of the others': layers compute with it as with any, where
 some of TensorFlow's fail on none and a mean over none is NaN. Its share is 0, so that nothing that
@@ -13,7 +14,7 @@ comes of it counts.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -42,12 +43,80 @@ class Shares:
     are_whole: bool = False
 
 
+class WorkerPart(NamedTuple):
+    """What one worker has prepared of a global batch, as an element of its dataset.
+
+    Attributes:
+        total: The examples of the global batch, the same for each row: int64 [rows].
+        digest: In the first row, a number of the global batch before it was prepared; of its first
+            example alone, but for the first batch: float64 [rows].
+        rows: Structure of tensors [rows, ...]: those of `part_of_worker`, or one of another worker
+            where there are none.
+    """
+
+    total: Any
+    digest: Any
+    rows: Any
+
+
+def rows_of(batch: Any) -> Any:
+    """Returns the tensors of a batch, or of the part of it that a worker has prepared."""
+    return batch.rows if isinstance(batch, WorkerPart) else batch
+
+
+def part_of_worker(total: Any, num_workers: int, index: int) -> tuple[Any, Any]:
+    """Returns the first row of a worker's part of a batch, and how many rows it has.
+
+    A smaller batch gives no worker more: what is put together in fixed numbers of rows then ends
+    where the batch does.
+
+    Args:
+        total: The examples of the global batch: int or integer scalar.
+        num_workers: How many workers share it.
+        index: Which of them.
+    """
+    each, left = total // num_workers, total % num_workers
+    if isinstance(total, int):
+        return index * each + min(index, left), each + (index < left)
+    more = tf.cast(index < left, total.dtype)
+    return index * each + tf.minimum(tf.cast(index, total.dtype), left), each + more
+
+
+def num_own(part: WorkerPart, strategy: tf.distribute.Strategy) -> tf.Tensor:
+    """Returns how many rows of a part are this worker's own: int64 scalar, 0 for a borrowed one."""
+    return part_of_worker(part.total[0], peers.count(strategy), peers.index_of(strategy))[1]
+
+
+def gathered(part: WorkerPart, strategy: tf.distribute.Strategy) -> Any:
+    """Returns a global batch of the parts of all workers, which send them; all must call it."""
+    total, num_workers = part.total[0], peers.count(strategy)
+    start, count = part_of_worker(total, num_workers, peers.index_of(strategy))
+
+    def leaf(rows: Any) -> tf.Tensor:
+        sent = rows
+        if rows.dtype not in (tf.float32, tf.float64, tf.int64):  # Messages know not all others.
+            sent = tf.cast(rows, tf.float32 if rows.dtype.is_floating else tf.int64)
+        around = [[start, total - start - count], *([0, 0] for _ in rows.shape[1:])]
+        padded = tf.pad(sent[:count], tf.convert_to_tensor(around))  # Zeros for those of others.
+        whole = tf.ensure_shape(_sum_over_workers(padded, strategy), [None, *rows.shape[1:]])
+        return tf.cast(whole, rows.dtype)
+
+    return tf.nest.map_structure(leaf, part.rows)
+
+
+def _sum_over_workers(tensor: tf.Tensor, strategy: tf.distribute.Strategy) -> tf.Tensor:
+    if tf.executing_eagerly():
+        return tf.cast(peers.sum_over(strategy, tensor.numpy()), tensor.dtype)
+    return peers.sum_in_graph(strategy, tensor)
+
+
 def whole_for_each(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
     """Returns all of a global batch for each replica of this worker.
 
     One of a distributed dataset is all of it where there is one worker.
     """
-    batch = in_one_piece(batch, strategy)
+    is_part = isinstance(batch, WorkerPart)
+    batch = gathered(batch, strategy) if is_part else in_one_piece(batch, strategy)
     num_local = len(peers.local_replicas(strategy))
     size = num_examples(batch)
     return Shares(
@@ -61,6 +130,8 @@ def whole_for_each(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
 
 def shares_of(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
     """Returns what each replica of this worker gets of a global or of a distributed batch."""
+    if isinstance(batch, WorkerPart):
+        return shares_of_own(batch.rows, strategy, num_own(batch, strategy), batch.total[0])
     if divided_values.is_distributed(batch):
         data = strategy.experimental_local_results(batch)
         counts = [num_examples(each) for each in data]

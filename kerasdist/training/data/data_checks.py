@@ -10,6 +10,7 @@ import tensorflow as tf
 from kerasdist.private import custom_parts, dataset_adapter, scopes
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
+from kerasdist.training.data.batches import WorkerPart
 from kerasdist.training.hooks import divided_values
 
 
@@ -118,6 +119,8 @@ def digest(batch: Any):
     Sums over the examples, each times its position, so that the order counts too. 0 for batches
     that are distributed already: every worker has its own.
     """
+    if isinstance(batch, WorkerPart):
+        return batch.digest[0]
     numbers = [tf.zeros([], tf.float64)]
     if divided_values.is_distributed(batch):
         return numbers[0]

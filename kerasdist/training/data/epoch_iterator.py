@@ -12,9 +12,9 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import (
     data_checks,
+    division,
     element_order,
     file_caches,
-    file_shards,
     input_functions,
 )
 from kerasdist.training.data.data_source import DataSource
@@ -123,8 +123,7 @@ class EpochIterator(keras_fit.EpochIterator):
         size = None if is_function or is_distributed else self._batch_size()
         file_caches.check(self._dataset, distribute_strategy)
         data_checks.check_service(self._dataset, distribute_strategy, is_own=is_function)
-        share = input_functions.share if is_function else file_shards.shard
-        self._own_data = share(self._dataset, distribute_strategy)
+        self._divide(is_function=is_function)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
         self._is_counted = not is_distributed and self._own_data is None
         self._num_iterators = 0
@@ -134,14 +133,29 @@ class EpochIterator(keras_fit.EpochIterator):
             has_end = not self.steps_per_epoch and self._is_counted
             length = self.data_adapter.num_batches if has_end else None
             data_checks.check_equal_num_batches(self._strategy, length)
-        is_read_by_all = peers.count(self._strategy) > 1 and self._own_data is None
-        if is_read_by_all and isinstance(self._dataset, tf.data.Dataset):
-            self._dataset = element_order.in_order(self._dataset)
+        self._put_in_order()
         self._state: bytes | None = None  # That of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._note_length()
         num_batches = self.num_batches_of_data
         running_call.note_data(batch_size=size, num_batches=num_batches, state=self.state)
+
+    def _divide(self, *, is_function: bool) -> None:
+        """Makes this worker's data, if it is not all of it."""
+        # Triples of `file_shards.with_next_size`, and parts of the batches that all workers read.
+        self._own_data = self._own_parts = None
+        if is_function:
+            self._own_data = input_functions.share(self._dataset, self._strategy)
+        else:
+            divided = division.divide(self._dataset, self._strategy)
+            self._own_data, self._own_parts = divided.of_files, divided.of_batches
+
+    def _put_in_order(self) -> None:
+        """Gives data that all workers read and prepare one order."""
+        has_parts = self._own_data is not None or self._own_parts is not None
+        is_prepared_by_all = peers.count(self._strategy) > 1 and not has_parts
+        if is_prepared_by_all and isinstance(self._dataset, tf.data.Dataset):
+            self._dataset = element_order.in_order(self._dataset)
 
     def _may_keep_state(self) -> bool:
         """Whether TensorFlow may know where the dataset is, in a few bytes."""
@@ -206,10 +220,12 @@ class EpochIterator(keras_fit.EpochIterator):
         iterator = self._new_iterator()
         fits = dataset_adapter.set_portable_state(iterator, content)
         if peers.any_of(self._strategy, not fits):
-            warn(
-                "The dataset has other transformations than the one of the checkpoint. Training "
-                "goes on at the same place, perhaps with other batches."
-            )
+            # One worker alone prepares whole batches, and has another state of the same data.
+            if dataset_adapter.is_of_windows(content) == (self._own_parts is not None):
+                warn(
+                    "The dataset has other transformations than the one of the checkpoint. "
+                    "Training goes on at the same place, perhaps with other batches."
+                )
             # Nothing has been read from it: it is the first one.
             self._num_iterators, self._next_iterator = 1, self._source_of(iterator)
             return 0
@@ -295,7 +311,8 @@ class EpochIterator(keras_fit.EpochIterator):
         return iterator
 
     def _new_iterator(self) -> Iterator:
-        iterator = iter(self._dataset if self._own_data is None else self._own_data)
+        parts = (each for each in (self._own_data, self._own_parts) if each is not None)
+        iterator = iter(next(parts, self._dataset))
         self._num_iterators += 1
         self._state = self._state_of(iterator)
         return iterator

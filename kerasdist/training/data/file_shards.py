@@ -16,16 +16,17 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
-from kerasdist.support.terminal import announce
-from kerasdist.training.context import peers, running_call
+from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.transformations import Transformations
 
 _Policy = tf.data.experimental.AutoShardPolicy
 
 
-def shard(dataset: Any, strategy: tf.distribute.Strategy) -> tf.data.Dataset | None:
-    """Returns the part of a dataset that this worker reads, or None where it is not by file.
+def shard(
+    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy
+) -> tuple[tf.data.Dataset | None, str | None]:
+    """Returns the part of a dataset that one of several workers reads, and why there is none.
 
     Args:
         dataset: Yields global batches.
@@ -34,23 +35,24 @@ def shard(dataset: Any, strategy: tf.distribute.Strategy) -> tf.data.Dataset | N
     Returns:
         Dataset of triples (batch, its int64 size, the size of the next one), which never ends:
         first a batch of size 0 with the size of the first one, and batches of size 0 after the last
-        one. A batch of size 0 holds one example, which must not count.
+        one. A batch of size 0 holds one example, which must not count. None where it is not by
+        file; and the reason in words, None where there are no files, too.
     """
-    num_workers = peers.count(strategy)
-    if num_workers == 1 or running_call.reads_whole_data():
-        return None
-    if not isinstance(dataset, tf.data.Dataset):
-        return None
-    part, obstacle, num_files = None, None, dataset_adapter.num_source_texts(dataset)
-    transformations = _transformations_of(dataset) if num_files else None
     # Other texts may be paths of images, or words.
-    if transformations and transformations.read_files:
-        obstacle = _obstacle(dataset, transformations, num_files, num_workers)
-        if obstacle is None:
-            part = dataset_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
-    if peers.is_chief(strategy):
-        _announce(num_files, num_workers, is_by_file=part is not None, obstacle=obstacle)
-    return None if part is None else with_next_size(part)
+    transformations = _transformations_of(dataset) if num_files(dataset) else None
+    if not (transformations and transformations.read_files):
+        return None, None
+    num_workers = peers.count(strategy)
+    obstacle = _obstacle(dataset, transformations, num_workers)
+    if obstacle is not None:
+        return None, obstacle
+    part = dataset_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
+    return None if part is None else with_next_size(part), None
+
+
+def num_files(dataset: tf.data.Dataset) -> int:
+    """Returns how many texts, perhaps names of files, a dataset is made of; 0 of another source."""
+    return dataset_adapter.num_source_texts(dataset)
 
 
 def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -90,14 +92,15 @@ def _transformations_of(dataset: tf.data.Dataset) -> Transformations | None:
 
 
 def _obstacle(
-    dataset: tf.data.Dataset, transformations: Transformations, num_files: int, num_workers: int
+    dataset: tf.data.Dataset, transformations: Transformations, num_workers: int
 ) -> str | None:
     """Returns why each worker cannot read some of the files alone; None where it can."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (_Policy.AUTO, _Policy.FILE):
         return f"its auto_shard_policy is {policy.name}"
-    if num_files < num_workers:
-        found = "1 file is" if num_files == 1 else f"{num_files} files are"
+    number = num_files(dataset)
+    if number < num_workers:
+        found = "1 file is" if number == 1 else f"{number} files are"
         return f"{found} too few for {num_workers} workers to share"
     if transformations.of_whole_data:
         return f"`{transformations.of_whole_data}` needs all files"
@@ -110,12 +113,3 @@ def _obstacle(
     if size < num_workers:
         return f"batches of {size} are too small for {num_workers} workers to share"
     return None
-
-
-def _announce(num_files: int | None, num_workers: int, *, is_by_file: bool, obstacle: str | None):
-    how = "every worker reads all of it and takes its part of each batch"
-    if is_by_file:
-        how = f"{num_files} files, each read by one of {num_workers} workers"
-    elif obstacle:
-        how += f" ({obstacle})"
-    announce(f"Data: {how}.")

@@ -87,6 +87,9 @@ class CheckedSteps:
             self._build(self._steps.one, batch, reduce_retracing=True)
         else:
             self._build(*self._steps_of(again, 1, data))
+        if isinstance(batch, batches.WorkerPart):
+            self._check_own_batch(batch.rows, batches.num_own(batch, self._strategy))
+            return (1, self._run_batch(batch)) if again is None else self._take(again, 1, data)
         own = batches.without_optionals(batches.in_one_piece(batch, self._strategy))
         if data.is_distributed:
             self._check_own_batch(own, batches.num_examples(own))

@@ -88,13 +88,14 @@ class TracedSteps:
         return is_first
 
     def one(self, batch: Any) -> StepResult:
-        """Runs a step with a global batch."""
+        """Runs a step with a global batch, or with the part of it that this worker has prepared."""
         batch = batches.without_optionals(batch)
-        checks = [
-            *self._look_at(batch, num_parts=self._strategy.num_replicas_in_sync),
-            *self._news.note_batch(batch),
-        ]
-        return self._run(batch, self._repeated.shares_of(batch), checks)[0]
+        is_part = isinstance(batch, batches.WorkerPart)
+        replicas = peers.local_replicas(self._strategy)
+        num_parts = len(replicas) if is_part else self._strategy.num_replicas_in_sync
+        rows = batches.rows_of(batch)
+        checks = [*self._look_at(rows, num_parts=num_parts), *self._news.note_batch(batch)]
+        return self._run(rows, self._repeated.shares_of(batch), checks)[0]
 
     def next(self, iterator: Any) -> StepResult:
         """Runs a step with the next batch."""

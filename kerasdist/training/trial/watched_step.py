@@ -7,9 +7,11 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.private import keras_optimizers
 from kerasdist.support.unique import by_unique_name
+from kerasdist.training.data.batches import WorkerPart, gathered
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.hooks.train_function import EnclosingFunction
 
@@ -23,11 +25,19 @@ class WatchedStep(EnclosingFunction):
         watch: Called as watch(batches, run) in the place of `inside`; `run()` is what that does and
             returns its logs and the number of steps. `batches` is None where each worker reads a
             part of its own.
+        strategy: Of the model.
     """
 
-    def __init__(self, inside: Callable, *, num_steps: int, watch: Callable):
+    def __init__(
+        self,
+        inside: Callable,
+        *,
+        num_steps: int,
+        watch: Callable,
+        strategy: tf.distribute.Strategy | None,
+    ):
         super().__init__(inside)
-        self._num_steps = num_steps
+        self._num_steps, self._strategy = num_steps, strategy
         self._watch = watch
 
     def __call__(self, data: Any):
@@ -39,7 +49,14 @@ class WatchedStep(EnclosingFunction):
             with _instead(data, taken) as batches:
                 return self.inside(batches), len(taken)
 
-        return self._watch(taken, run)
+        return self._watch([self._whole(batch) for batch in taken], run)
+
+    def _whole(self, batch: Any) -> Any:
+        """Returns a batch of all workers; where each has prepared a part, they call it together."""
+        if not isinstance(batch, WorkerPart):
+            return batch
+        assert self._strategy is not None
+        return gathered(batch, self._strategy)
 
 
 def named_values(model: keras.Model, variables: Iterable[keras.Variable]) -> dict[str, np.ndarray]:

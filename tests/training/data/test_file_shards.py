@@ -3,22 +3,14 @@
 That the epochs of several workers end together is in tests/cluster.
 """
 
-import keras
 import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.support import memory
-from kerasdist.training.context import running_call
 from kerasdist.training.data import file_shards
 from tests import strategies
 
 Policy = tf.data.experimental.AutoShardPolicy
-
-
-@pytest.fixture(autouse=True)
-def nothing_said(monkeypatch):
-    monkeypatch.setattr(memory.PROCESS, "said", set())
 
 
 @pytest.fixture
@@ -78,7 +70,7 @@ def test_the_parts_of_a_batch_may_have_names(structure):
 
 
 def test_workers_read_different_files(files):
-    parts = [file_shards.shard(read(files), worker(index)) for index in (0, 1)]
+    parts = [file_shards.shard(read(files), worker(index))[0] for index in (0, 1)]
 
     seen = []
     for part in parts:
@@ -86,14 +78,6 @@ def test_workers_read_different_files(files):
         batches = part.skip(1).take_while(lambda batch, size, next_size: size > 0)
         seen.append([line for batch, *_ in batches.as_numpy_iterator() for line in batch])
     assert seen == [[b"1", b"2", b"3"], [b"4", b"5"]]
-
-
-def test_only_the_chief_says_how_data_is_read(files, capsys):
-    file_shards.shard(read(files), worker(1))
-    assert capsys.readouterr().err == ""
-
-    file_shards.shard(read(files), worker(0))
-    assert capsys.readouterr().err == "Data: 2 files, each read by one of 2 workers.\n"
 
 
 WHOLE = {
@@ -108,12 +92,11 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("reason", WHOLE)
-def test_what_cannot_be_shared_is_read_by_all_workers_and_says_why(files, capsys, reason):
+def test_what_cannot_be_shared_is_read_by_all_workers_and_says_why(files, reason):
     dataset = WHOLE[reason](read(files))
     num_workers = 3 if "3 workers" in reason else 2
 
-    assert file_shards.shard(dataset, worker(0, num_workers=num_workers)) is None
-    assert capsys.readouterr().err.endswith(f"takes its part of each batch ({reason}).\n")
+    assert file_shards.shard(dataset, worker(0, num_workers=num_workers)) == (None, reason)
 
 
 OF_NO_FILES = {
@@ -127,13 +110,6 @@ OF_NO_FILES = {
 def test_texts_that_name_no_records_say_no_reason_and_nothing_of_tensorflow(files, capfd, name):
     dataset = OF_NO_FILES[name](tf.data.Dataset.from_tensor_slices(files)).batch(2)
 
-    assert file_shards.shard(dataset, worker(0)) is None
+    assert file_shards.shard(dataset, worker(0)) == (None, None)
     captured = capfd.readouterr()
-    assert captured.err.endswith("takes its part of each batch.\n")
     assert "op: " not in captured.out + captured.err
-
-
-def test_predict_and_a_worker_alone_read_everything(files):
-    assert file_shards.shard(read(files), worker(0, num_workers=1)) is None
-    with running_call.entered("predict", keras.Model()):
-        assert file_shards.shard(read(files), worker(0)) is None

@@ -21,7 +21,10 @@ class Watch(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.seen = []
         self.model.train_function = WatchedStep(
-            self.model.train_function, num_steps=self.model.steps_per_execution, watch=self._watch
+            self.model.train_function,
+            num_steps=self.model.steps_per_execution,
+            watch=self._watch,
+            strategy=self.model.distribute_strategy,
         )
 
     def _watch(self, batches, run):
