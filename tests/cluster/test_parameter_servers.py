@@ -174,11 +174,15 @@ def epochs_shorter_than_the_data(strategy):
 
 @on_two_workers
 def endless_dataset(strategy):
-    return counted(
-        strategy,
-        numbered_dataset().batch(BATCH_SIZE, drop_remainder=True).repeat(),
-        steps_per_epoch=26,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+
+        def note(x, y):
+            tf.print(y, output_stream=f"file://{folder}/prepared")
+            return x, y
+
+        noted = numbered_dataset().map(note).batch(BATCH_SIZE, drop_remainder=True).repeat()
+        result = counted(strategy, noted, steps_per_epoch=26)
+        return {**result, "prepared": (Path(folder) / "prepared").read_text().count("\n")}
 
 
 @on_two_workers
@@ -681,6 +685,8 @@ def test_workers_read_different_parts_of_endless_data():
     assert result["iterations"] == 52
     assert result["all"] == [26 * BATCH_SIZE] * 2
     assert max(result["most"]) < 26  # Not one batch over and over.
+    # Each by the worker that has trained with it, and what each of the two reads ahead.
+    assert 52 * BATCH_SIZE <= result["prepared"] <= 56 * BATCH_SIZE
 
 
 def test_function_of_the_input_context_makes_the_data_of_each_worker():

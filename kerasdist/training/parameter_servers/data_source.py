@@ -27,7 +27,7 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter, dataset_adapter, runtime
 from kerasdist.support import memory
 from kerasdist.training.context import deployment, peers
-from kerasdist.training.data import element_order, input_functions, joined_batches
+from kerasdist.training.data import element_order, input_functions, joined_batches, own_rows
 from kerasdist.training.data.transformations import has_variables
 
 # 512 MiB of arrays. TensorFlow sends a dataset as one message of at most 2 GiB, in which there may
@@ -101,8 +101,7 @@ class WorkerDataSource:
             self._dataset, self.is_on_workers = dataset, False
         elif cardinality == tf.data.INFINITE_CARDINALITY and num_joined is None:
             self.description = "each worker reads its own part of it"
-            self._dataset = _part(untuned, num_workers, 0)
-            self._set_up([self._maker(_part, num_workers, i) for i in range(num_workers)])
+            self._set_up_parts(untuned)
         else:
             self.description = "each worker reads it and takes the batches that fall to it"
             self.is_strict = True
@@ -112,6 +111,24 @@ class WorkerDataSource:
     def start(self) -> "Pass":
         """Returns a pass that begins at the first batch."""
         return Pass(self, None if self._dataset is None else iter(self._dataset))
+
+    def _set_up_parts(self, dataset: tf.data.Dataset) -> None:
+        """Sets up a part for each worker; where it can be, one that prepares no other batches."""
+        number = self.num_workers
+        own = [own_rows.batches_of_worker(dataset, number, index) for index in range(number)]
+        parts = [each.enumerate() for each in own if each is not None]
+        makers = [make for part in parts if (make := _copier(part)) is not None]
+        if len(makers) == number and self._may_be_sent_for_each(dataset):
+            self._dataset = parts[0]
+        else:
+            self._dataset = _part(dataset, number, 0)
+            makers = [self._maker(_part, number, index) for index in range(number)]
+        self._set_up(makers)
+
+    def _may_be_sent_for_each(self, dataset: tf.data.Dataset) -> bool:
+        """Whether the chief can hold a copy of a dataset for each worker."""
+        num_bytes = len(dataset_adapter.serialized_graph(dataset).numpy())
+        return self.num_workers * num_bytes < _MOST_BYTES_SENT
 
     def _set_up(self, makers: list[Callable]) -> None:
         self.on_workers = coordinator_adapter.datasets_of_workers(self.coordinator, makers)
