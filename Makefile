@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-quick
-.PHONY: test-drawn test-faults test-kills test-keras test-libraries test-schedulers test-versions
+.PHONY: test-drawn test-faults test-gpu test-kills test-keras test-libraries test-schedulers test-versions
 .PHONY: keras-tests
 .PHONY: notebook docs dist release lint lock clean
 
@@ -52,6 +52,12 @@ endif
 
 test-faults: $(INSTALLED) ## Inject every fault into a job, and print what became of it (ten minutes).
 	@.venv/bin/python -m tests.cluster.fault_table $(FAULTS)
+
+# On a machine without GPUs it says so. TensorFlow brings CUDA with the extra.
+test-gpu: $(INSTALLED) ## Measure this machine's GPUs, as a table for an issue (ten minutes; CPUS=2: logical CPUs).
+	@if test -z "$(CPUS)" && command -v nvidia-smi > /dev/null; then \
+	  $(UV) pip install --quiet --python .venv --editable '.[gpu]'; fi
+	@.venv/bin/python benchmarks/gpus.py $(if $(CPUS),--cpus $(CPUS))
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).
 	@echo "Running Keras' own tests: plain, with Keras' functions replaced, on one device, two replicas, synchronous workers"
