@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "processes": {"cluster", "config", "messages", "support"},
     "launcher": {"cluster", "messages", "processes", "support"},
     "testing": {"cluster", "launcher", "processes", "support"},
-    "plan": {"cluster", "private", "strategies", "support", "training"},
+    "plan": {"private", "strategies", "support", "training"},
     "comparison": {"strategies", "support", "training"},
     "parity": {"training"},
     "doctor": {

@@ -15,7 +15,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
 from kerasdist.training.hooks import differing_layers
-from tests import fork_server, strategies
+from tests import fork_server, strategies, xla
 from tests.strategies import each_kind_of_strategy
 
 
@@ -232,7 +232,7 @@ def test_plan_of_training_says_what_is_in_force(strategy):
     assert rows["steps per epoch"] == "2 for 100 examples"
     assert rows["optimizer"] == "SGD, learning rate 0.01"
     assert rows["precision"] == "float32"
-    assert rows["XLA"] == "off"
+    assert rows["XLA"] == 'off ("auto": no GPU)'
     assert "note" not in rows
 
 
@@ -272,11 +272,27 @@ def test_precision_is_that_of_the_model():
     assert rows["precision"] == "mixed_bfloat16"
 
 
-@pytest.mark.parametrize(("name", "text"), [("one device", "on"), ("2 replicas", "off: it cannot")])
-def test_xla_is_shown_as_it_runs(name, text):
-    rows = rows_of_training(strategies.get(name), jit_compile=True)
+OF_EACH_REPLICA = "for what each replica computes by itself: loss and gradient"
 
-    assert rows["XLA"].startswith(text)
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("one device", "on"), ("2 replicas", f"on, {OF_EACH_REPLICA}")]
+)
+def test_xla_is_shown_as_it_runs(name, text, monkeypatch):
+    strategy = strategies.get(name)
+
+    assert rows_of_training(strategy, jit_compile=True)["XLA"] == text
+    assert rows_of_training(strategy, jit_compile=False)["XLA"] == "off"
+    xla.turn_on_auto(monkeypatch)
+    assert rows_of_training(strategy)["XLA"] == text.replace("on", 'on ("auto": there is a GPU)', 1)
+
+
+def test_why_xla_compiles_nothing_is_shown():
+    layer = keras.layers.BatchNormalization(synchronized=True, name="norm")
+
+    rows = rows_of_training(strategies.get("2 replicas"), layer, jit_compile=True)
+
+    assert rows["XLA"] == "off: replicas meet in synchronized batch normalizations (norm)"
 
 
 def test_steps_per_call_are_shown_where_there_are_several():

@@ -6,13 +6,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.cluster import Cluster
 from kerasdist.plan import placement
 from kerasdist.private import keras_optimizers
 from kerasdist.strategies.choice import gradient_of_update
 from kerasdist.training.context import deployment
 from kerasdist.training.context.deployment import Deployment
-from kerasdist.training.hooks import batch_hooks, differing_layers, scope_checks, update_callback
+from kerasdist.training.hooks import (
+    batch_hooks,
+    differing_layers,
+    scope_checks,
+    update_callback,
+    xla,
+)
 
 
 def facts(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def facts(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> 
             "update": _update(callbacks, num_replicas, found),
             "messages": _messages(found),
             "precision": model.dtype_policy.name,
-            "XLA": _xla(model, num_replicas, cluster),
+            "XLA": xla.describe(model),
             **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
         },
         "warnings": (
@@ -132,16 +137,6 @@ def _learning_rate(optimizer: Any):
         settings = ", ".join(f"{name}={_number(value)}" for name, value in arguments.items())
         return f"learning rate {rate['class_name']}({settings})"
     return f"learning rate {_number(rate)}"
-
-
-def _xla(model: keras.Model, num_replicas: int, cluster: Cluster | None):
-    if not model.jit_compile:
-        return "off"
-    if cluster:
-        return "off: it cannot compile a step whose variables are on parameter servers"
-    if num_replicas > 1:
-        return "off: it cannot compile a step that spans several devices"
-    return "on"
 
 
 def _number(value: Any):

@@ -70,6 +70,8 @@ ROUTABLE = {
         "self optimizer loss loss_weights metrics weighted_metrics run_eagerly "
         "steps_per_execution jit_compile auto_scale_loss",
     ),
+    # Switches XLA off wherever a strategy is set, also where that is one device.
+    "resolve_auto_jit": Route(BaseTrainer, "_resolve_auto_jit_compile", "self"),
     # Its callbacks' changes of the update end with it, also after an error.
     "fit": Route(
         TensorFlowTrainer,

@@ -34,6 +34,17 @@ def note_strategy(made: Any, strategy: Any) -> None:
     object.__setattr__(made, "_distribute_strategy", strategy)
 
 
+@contextlib.contextmanager
+def strategy_hidden(model: keras.Model) -> Generator[None]:
+    """Lets Keras take a model for one that was created outside of scopes."""
+    strategy = strategy_of(model)
+    note_strategy(model, None)
+    try:
+        yield
+    finally:
+        note_strategy(model, strategy)
+
+
 def owner_of(variable: keras.Variable | tf.Variable):
     """Returns the strategy in whose scope a variable was created; None outside of scopes.
 

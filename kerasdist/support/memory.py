@@ -129,6 +129,7 @@ class ModelNotes:
         ended_fits: By folder of checkpoints, each `fit` that has ended: what `histories.read` says
             of it, and the step of its last checkpoint. A script that is started again makes the
             same ones in the same order.
+        auto_xla: Why `jit_compile="auto"` has switched XLA on or off; None where it was not asked.
     """
 
     unused_layers: frozenset[int] = frozenset()
@@ -136,6 +137,7 @@ class ModelNotes:
     told_states: set[str] = dataclasses.field(default_factory=set)
     are_weights_told: bool = False
     ended_fits: dict[str, list[tuple[dict, int]]] = dataclasses.field(default_factory=dict)
+    auto_xla: str | None = None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

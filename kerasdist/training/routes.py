@@ -23,6 +23,7 @@ from kerasdist.private import (
     strategy_adapter,
     variable_adapter,
 )
+from kerasdist.support import memory
 from kerasdist.training.context import (
     agreement,
     deployment,
@@ -46,6 +47,7 @@ from kerasdist.training.hooks import (
     scope_checks,
     slots,
     update_callback,
+    xla,
 )
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.hooks.lazy_logs import LazyLogs, RecentLogs
@@ -215,7 +217,15 @@ def _compile(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
         original(model, *args, **kwargs)
         return scope_checks.check_outsider(model, "compiled")
     with scopes.outside_scopes(), model.distribute_strategy.scope():
-        return original(model, *args, **kwargs)
+        result = original(model, *args, **kwargs)
+    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    if given.get("jit_compile", "auto") != "auto":  # Keras reads what it was, which resolves it.
+        memory.of_model(model).auto_xla = None
+    return result
+
+
+def _resolve_auto_jit(original: Callable, model: keras.Model) -> bool:
+    return xla.resolve_auto(original, model) if _is_ours(model) else original(model)
 
 
 def _outside_scopes(original: Callable, model: keras.Model, *args: Any, **kwargs: Any):
@@ -465,6 +475,7 @@ _FUNCTIONS = {
     "make_train_function": _make_train_function,
     "make_test_function": _make_test_function,
     "compile": _compile,
+    "resolve_auto_jit": _resolve_auto_jit,
     "fit": _fit,
     "evaluate": _evaluate,
     "predict": _predict,

@@ -322,7 +322,6 @@ def test_two_of_them_are_refused():
     ],
     ids=lambda arguments: next(iter(arguments)),
 )
-@pytest.mark.filterwarnings("ignore:.jit_compile=True. has no effect")
 def test_every_way_of_training(strategy, arguments):
     model = hand_loop.make_model(strategy, **arguments)
 

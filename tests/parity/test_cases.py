@@ -119,7 +119,6 @@ def truth(index: int, num_joined: int = 1):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
-@pytest.mark.filterwarnings("ignore:.*jit_compile=True.*replicas:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @pytest.mark.parametrize(("index", "strategy"), IN_ONE_PROCESS, indirect=["strategy"])
 def test_equals_one_device(index, strategy):

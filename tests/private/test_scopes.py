@@ -28,6 +28,18 @@ def test_what_is_made_in_a_scope_says_so_and_what_a_variable_is_made_for():
     assert makers == [layer]
 
 
+def test_a_model_whose_strategy_is_hidden_has_it_again_also_after_an_error():
+    strategy = strategies.get("one device")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+    with pytest.raises(KeyError), scopes.strategy_hidden(model):
+        assert model._distribute_strategy is None
+        raise KeyError
+
+    assert scopes.strategy_of(model) is strategy
+
+
 def test_a_metric_that_is_taken_into_a_scope_keeps_what_it_has_counted():
     metric = keras.metrics.Mean()
     metric.update_state([3.0, 5.0])

@@ -22,6 +22,11 @@ class WarnsInItsStep(keras.Model):
         return super().train_step(data)
 
 
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
 @tf.function
 def _told_in_a_function():
     if tf.constant(True):  # AutoGraph makes another function of this one.
@@ -39,7 +44,10 @@ def fit_of(kind=keras.Model, *, loss: Any = "mse", **kwargs):
 
 LINE_OF_FIT = inspect.getsourcelines(fit_of)[1] + 6
 TRAININGS = {
-    "before its first step": ({"jit_compile": True}, "`jit_compile=True` has no effect"),
+    "before its first step": (
+        {"jit_compile": True, "kind": OwnStep},
+        "`jit_compile=True` has no effect",
+    ),
     "in a callback": (
         {"value": np.nan, "callbacks": [StopOnNonFinite(action="stop")]},
         "Step 1 is not finite",

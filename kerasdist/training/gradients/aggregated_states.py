@@ -28,6 +28,7 @@ def assign(original: Callable, variable: keras.Variable, value: Any) -> Any:
         or not variable.value.dtype.is_floating
     ):
         return original(variable, value)
+    replica.check_can_meet()
     value = tf.cast(value, variable.value.dtype)
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
     weight = tf.cast(replica.share * num_replicas, value.dtype)
@@ -40,6 +41,7 @@ def add(original: Callable, variable: keras.Variable, value: Any) -> Any:
     replica = replicas.current()
     if replica is None or not replica.adds_up() or not _is_aggregated(variable, "sum"):
         return original(variable, value)
+    replica.check_can_meet()
     counted = tf.where(replica.counts(), value, tf.zeros_like(value))
     variable_adapter.add_in_place(variable, counted)
     return None

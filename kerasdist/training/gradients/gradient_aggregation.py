@@ -49,6 +49,9 @@ def apply(
         scope_checks.check_loop_scope(optimizer, variables)
     if replica is None:
         return _apply_outside_steps(original, optimizer, gradients, trainable_variables)
+    if replica.updates.deferred is not None:
+        replica.updates.deferred.append((optimizer, list(gradients), trainable_variables))
+        return None
     replica.updates.graphs.append(tf.compat.v1.get_default_graph())
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.

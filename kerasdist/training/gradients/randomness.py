@@ -49,7 +49,8 @@ def _seed_of_first(
     """Returns the same seed on all replicas: the generator moves on once, as on one device."""
     if getattr(generator.state.value, "distribute_strategy", None) is not None:
         return original(generator, ordered)  # Each replica has a copy of this, too.
-    return replica.seeds.get(generator, functools.partial(original, generator, ordered))
+    with replica.outside_of_compiled():  # Where the others find it.
+        return replica.seeds.get(generator, functools.partial(original, generator, ordered))
 
 
 @contextlib.contextmanager

@@ -59,6 +59,7 @@ def _read(original: Callable, *args: Any, **kwargs: Any) -> Any:
     replica = replicas.current()
     if replica is None:
         return original(*args, **kwargs)
+    replica.check_can_meet()
     if replica.calls.is_first and replica.is_first:
         _warn_if_out_of_reach(replica)
     return _of_first(replica, original, args, kwargs)
@@ -81,6 +82,7 @@ def _draw(original: Callable, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     if not replica.draws_for_all(lambda: _is_for_one_number(args, kwargs)):
         return original(*args, **kwargs)
+    replica.check_can_meet()
     number = _of_first(replica, original, args, kwargs)
     replica.note_draw(number)
     return number

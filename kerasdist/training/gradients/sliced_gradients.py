@@ -15,6 +15,7 @@ import tensorflow as tf
 from kerasdist.training.context import peers
 from kerasdist.training.hooks.gradient_values import added_up, map_values
 from kerasdist.training.replica.eager_operations import operation_of
+from kerasdist.training.replica.replicas import CannotMeetError
 
 # Operations of which no row comes twice in what they give.
 _KEEPING_ROWS = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
@@ -47,21 +48,57 @@ class Parcel:
         return whole[0] if len(whole) == 1 else _joined(whole)
 
 
+def taken_apart(gradient: Any, dependence: Any) -> tuple[list, list[bool]]:
+    """Returns a gradient of a function that is traced, for the graph that calls it.
+
+    What rows are looked up for is read in the graph that looks them up.
+
+    Returns:
+        The slices of each use of a table, and of each whether all replicas have the same rows; a
+        tensor by itself.
+
+    Raises:
+        CannotMeetError: The rows of a table are known only while the function runs.
+    """
+    pieces = _pieces_of(gradient)
+    uses = [_Use(piece, dependence) for piece in pieces]
+    for use in uses:
+        use.check_can_be_handed_on()
+    return pieces, [use.has_common_rows for use in uses]
+
+
+def put_together(pieces: list, have_common_rows: list[bool], dependence: Any) -> Any:
+    """Returns the gradient of what `taken_apart` has given, in the graph that calls."""
+    for piece, has_common_rows in zip(pieces, have_common_rows, strict=True):
+        if has_common_rows:
+            dependence.end_at([piece.indices])
+    return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+
 class _Use:
     """The gradient by one use of a variable; see `Parcel`."""
 
     def __init__(self, gradient: Any, dependence: Any):
         self._gradient = gradient
         has_rows = isinstance(gradient, tf.IndexedSlices) and dependence is not None
-        self._has_common_rows = has_rows and _has_common_rows(gradient, dependence)
+        self.has_common_rows = has_rows and _has_common_rows(gradient, dependence)
         self._has_each_row_once = _has_each_row_once(gradient)
-        self._sends_values = self._has_common_rows and _is_traced(gradient)
+        self._sends_values = self.has_common_rows and _is_traced(gradient)
         self.sent = gradient.values if self._sends_values else gradient
+
+    def check_can_be_handed_on(self) -> None:
+        """Checks that nothing but `has_common_rows` is to be known of the rows.
+
+        Raises:
+            CannotMeetError: Each row comes once, and others have others.
+        """
+        if self._has_each_row_once and not self.has_common_rows:
+            raise CannotMeetError("the rows of a table that are looked up are found in the step")
 
     def unpacked(self, total: Any):
         if self._sends_values:
             return map_values(self._gradient, lambda _: total)
-        if self._has_common_rows and _are_equal_rows(self._gradient, total):
+        if self.has_common_rows and _are_equal_rows(self._gradient, total):
             shape = [-1, *self._gradient.values.shape]
             values = tf.reduce_sum(tf.reshape(total.values, shape), axis=0)
             return map_values(self._gradient, lambda _: values)

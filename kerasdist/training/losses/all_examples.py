@@ -47,6 +47,7 @@ class _Shown:
 
 def reason_to_stay_apart(arguments: Any, replica: Part) -> str | None:
     """Returns in words why replicas cannot show each other these arguments; None where they can."""
+    replica.check_can_meet()
     if not replica.is_in_step_graph():
         return "inside of a condition, a loop or a tf.function, where replicas cannot meet"
     for leaf in tf.nest.flatten(arguments):

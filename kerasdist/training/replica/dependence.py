@@ -97,9 +97,7 @@ class Dependence:
     def _is_set_by_batch(self, handle: Any) -> bool:
         if handle is None:  # The step has nothing to do with it.
             return False
-        users = handle.consumers()
-        inputs = [each for user in users for each in user.inputs if each is not handle]
-        return self._any(inputs, lambda tensor: False)
+        return self._any(graph_facts.inputs_beside(handle), lambda tensor: False)
 
     def _any(self, tensors: list, is_found: Callable) -> bool:
         """Whether some tensors are computed with something of the batch, or with what is found."""

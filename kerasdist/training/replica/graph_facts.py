@@ -94,6 +94,24 @@ def writes_of(handle: tf.Tensor) -> list[tf.Operation]:
     return [user for user in handle.consumers() if not is_read(user)]
 
 
+def inputs_beside(handle: tf.Tensor) -> list[tf.Tensor]:
+    """Returns what operations take together with a variable, also inside of what XLA compiles.
+
+    Args:
+        handle: That of the variable, in the graph of these operations.
+    """
+    found: list[tf.Tensor] = []
+    for user in handle.consumers():
+        graph: Any = traced_graphs.called_graph(user)
+        # What a function gets as an argument is not known to be that of its caller.
+        if graph is None or len(graph.captures) < len(graph.inputs):
+            found += [each for each in user.inputs if each is not handle]
+            continue
+        for outer, inner in zip(user.inputs, graph.inputs, strict=True):
+            found += inputs_beside(inner) if outer is handle else []
+    return found
+
+
 def is_set(variable: Any) -> bool:
     """Whether what is traced may set a variable: of the function itself, or captured by it."""
     (handle,) = handles_of([variable])

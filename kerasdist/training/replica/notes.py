@@ -84,12 +84,15 @@ class UpdateNotes:
             own copy of the variables.
         are_in_custom_apply: Whether it is in an `apply` of a program's own optimizer, which has
             that gradient.
+        deferred: Calls of optimizers, each with gradients and variables, that are to be made behind
+            what XLA compiles; None where nothing is.
     """
 
     graphs: list = dataclasses.field(default_factory=list)
     optimizers: list = dataclasses.field(default_factory=list)
     are_local: bool = False
     are_in_custom_apply: bool = False
+    deferred: list | None = None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

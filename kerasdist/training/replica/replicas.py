@@ -38,6 +38,10 @@ from kerasdist.training.replica.notes import (
 )
 
 
+class CannotMeetError(RuntimeError):
+    """Replicas were to meet inside of what XLA compiles, where they cannot."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepOptions:
     """How a step is run, the same on every replica.
@@ -108,6 +112,8 @@ class Replica:
         seeds: The `FirstAnswers` of the generators that all replicas share.
         draws_alone: Whether the replicas of this worker are all that draw.
         calls: The `FirstAnswers` of what the first replica of this worker calls for all.
+        compiled_graph: That of the function which XLA is to compile, while it is traced; None
+            elsewhere.
     """
 
     replica_id: int
@@ -135,6 +141,28 @@ class Replica:
     seeds: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
     draws_alone: bool = False
     calls: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
+    compiled_graph: Any = None
+
+    def check_can_meet(self) -> None:
+        """Checks that replicas can meet in what is traced.
+
+        Raises:
+            CannotMeetError: XLA is to compile it.
+        """
+        if self.compiled_graph is not None:
+            raise CannotMeetError("the replicas meet before they have their gradients")
+
+    def outside_of_compiled(self) -> contextlib.AbstractContextManager:
+        """Returns a context of the step's own graph, around the function that XLA compiles.
+
+        Raises:
+            CannotMeetError: This is a graph inside of that function, as of a condition.
+        """
+        if self.compiled_graph is None:
+            return contextlib.nullcontext()
+        if tf.compat.v1.get_default_graph() is not self.compiled_graph:
+            self.check_can_meet()
+        return self.graph.as_default()
 
     def is_in_step_graph(self) -> bool:
         """Whether what runs now is traced in the graph of the step itself: replicas can meet."""
@@ -226,6 +254,7 @@ class Peer(Replica):
     """A replica whose gradient meets those of others."""
 
     def sum(self, tensors: list) -> list:
+        self.check_can_meet()
         flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
         summed = collectives.differentiable_sum(self.of_examples(flat), self._weigh_by())
         if self.dependence:

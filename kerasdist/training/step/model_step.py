@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from kerasdist.private import custom_parts
 from kerasdist.status import task_status
-from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.first_axes import FirstAxes
@@ -27,6 +26,7 @@ from kerasdist.training.replica import custom_attributes, replicas
 from kerasdist.training.replica.delivery import LocalDelivery
 from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.step import replica_run
+from kerasdist.training.step.compiled_part import CompiledPart
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
 
@@ -107,7 +107,7 @@ class ModelStep:
         self._has_to_warn = trains  # A test_step computes no batch statistics.
         is_custom = not self._is_original or custom_parts.has_custom_parts(model)
         self._take_own = functools.partial(custom_attributes.Snapshot, model) if is_custom else None
-        _warn_of_xla(model)
+        self._compiled_part = CompiledPart(model, step, callbacks)
 
     def restart(self) -> None:
         """Counts examples from 0 again, and looks at the first batch again."""
@@ -177,7 +177,7 @@ class ModelStep:
         Raises:
             TraceAgainError: The trace has made weights of the model, states that a replica without
                 examples has to put back, or an optimizer of which it has used the scale before;
-                raised twice in a row at most.
+                raised twice in a row at most. Or XLA was to compile what it cannot; raised once.
         """
         states = self._states()
         with self._traced_again_if_made(states, shares), contextlib.ExitStack() as stack:
@@ -186,6 +186,8 @@ class ModelStep:
             stack.enter_context(whole_metrics.updated_with_all(self._model))
             stack.enter_context(custom_apply.routed(self._model))
             stack.enter_context(self.logs.watched())
+            part = self._compiled_part.tracing(is_unobserved=self.is_unobserved)
+            stack.enter_context(part)
             result = replica_run.run(
                 self._strategy,
                 self._compiled(self._step_with_losses),
@@ -251,12 +253,15 @@ class ModelStep:
             bool(late_scales) and self._num_traces_again < 2
         )
         self._num_traces_again = self._num_traces_again + 1 if is_again else 0
+        if error is not None and self._compiled_part.gives_up(error):
+            raise TraceAgainError from error
         if late_scales:  # A `tf.function` would keep its first trace.
             self.step = replica_run.as_python(self.step)
         if is_again:
             raise TraceAgainError from error
         if error is not None:
             raise error
+        self._compiled_part.tell()
 
     @contextlib.contextmanager
     def _made_states_put_back(
@@ -325,7 +330,7 @@ class ModelStep:
 
     def _step_with_losses(self, data: Any):
         """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
-        logs = self.step(data)
+        logs = self._compiled_part.run(self.step, data)
         if self._returns_metrics:
             data_checks.check_metrics(self._model, logs)
             logs = {}
@@ -365,18 +370,3 @@ def _measures_time(callbacks: list[update_callback.StepCallback], *, trains: boo
     """Whether a step is to measure where its time goes."""
     is_told = trains and task_status.of_process().measures_time
     return is_told or any(callback.measures_time for callback in callbacks)
-
-
-def _warn_of_xla(model: keras.Model):
-    strategy = model.distribute_strategy
-    num_replicas = strategy.num_replicas_in_sync
-    if model.jit_compile and traits.has_remote_variables(strategy):
-        warn(
-            "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
-            "whose variables are on another device. The model runs without XLA."
-        )
-    if model.jit_compile and num_replicas > 1:
-        warn(
-            f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "
-            "step whose gradients meet on several devices. The model runs without XLA."
-        )

@@ -10,6 +10,7 @@ from kerasdist.private import custom_parts, keras_layers
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
+from kerasdist.training.hooks import xla
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.step import graph_errors, variable_creation
 
@@ -37,8 +38,7 @@ class PredictFunction:
         self._model, self._describe_difference = model, describe_difference
         self._strategy = model.distribute_strategy
         self._step = model.predict_step
-        if model.jit_compile and self._strategy.num_replicas_in_sync == 1:
-            self._step = graph_function(model.predict_step, jit_compile=True)
+        self._is_compiled = bool(model.jit_compile)
         self._is_divided = len(peers.local_replicas(self._strategy)) > 1
         self._is_check_due = self._is_divided and not custom_parts.predicts_each_example_alone(
             model
@@ -65,6 +65,9 @@ class PredictFunction:
         try:
             outputs = self._run(batch)
         except Exception as error:  # The program may raise anything. It is told, or raised again.
+            if self._is_compiled and self._strategy.num_replicas_in_sync > 1:
+                self._give_up_xla(error)
+                return self._run_batch(batch)
             if not self._is_divided:
                 raise
             return self._run_whole(batch, error)
@@ -86,6 +89,13 @@ class PredictFunction:
         difference = graph_errors.describe_error(error)
         warn(self._describe(difference))
         return outputs
+
+    def _give_up_xla(self, error: Exception) -> None:
+        """Lets replicas predict without XLA, which cannot compile what each of them computes."""
+        self._is_compiled = False
+        self._run = self._compiled(self._predict)
+        told = str(error).strip().partition("\n")[0]
+        xla.tell_that_off(self._model, f"`predict` ends with {type(error).__name__} ({told})")
 
     def _divide(self, is_divided: bool) -> None:
         self._is_divided = is_divided
@@ -134,12 +144,23 @@ class PredictFunction:
 
     def _predict(self, batch: Any):
         if self._is_divided:
-            return self._predict_parts(self._step, batch)
+            return self._predict_parts(self._run_step, batch)
         batch = batches.in_one_piece(batch, self._strategy)
         # Nothing is used of what the others compute in a graph, so that it does not run.
         with variable_creation.made_at_once(self._strategy):
-            outputs = peers.on_replicas(self._strategy, lambda: self._step(batch))
+            outputs = peers.on_replicas(self._strategy, lambda: self._run_step(batch))
         return self._strategy.experimental_local_results(outputs)[0]
+
+    def _run_step(self, data: Any):
+        """Runs the predict_step on a replica; XLA compiles it where it makes no variable."""
+        if not self._is_compiled or tf.executing_eagerly() or not self._makes_no_variable():
+            return self._step(data)
+        return graph_function(self._step, jit_compile=True)(data)
+
+    def _makes_no_variable(self) -> bool:
+        # On one device a function may make them.
+        is_one_device = self._strategy.num_replicas_in_sync == 1
+        return is_one_device or keras_layers.is_built(self._model)
 
     def _predict_parts(self, step: Callable, batch: Any):
         replicas = peers.local_replicas(self._strategy)

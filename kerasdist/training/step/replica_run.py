@@ -322,6 +322,7 @@ def _all_reduce(original: Callable, reduce_op: Any, value: Any) -> Any:
     replica = divided()
     if replica is None:
         return original(value)
+    replica.check_can_meet()
     is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM", "sum")
     if is_sum and replica.may_be_empty and replica.dependence and replica.dependence.is_in(value):
         # What a replica computes of an example that does not count is no part of a sum.

@@ -114,3 +114,27 @@ def test_what_draws_from_a_state_of_its_own_is_found_at_any_depth():
 
     assert of(lambda: tf.random.normal([]))
     assert not of(lambda: tf.random.stateless_normal([], seed=(1, 2)))
+
+
+def test_what_is_set_together_with_a_variable_is_found_in_functions_that_take_no_arguments():
+    variable, other = tf.Variable(0.0), tf.Variable(0.0)
+
+    @tf.function(autograph=False)
+    def use(x, y):
+        def act():
+            other.assign(x)
+            return variable.assign(2 * y)
+
+        tf.function(act, autograph=False)()
+        variable.assign_add(1.0)
+
+    scalar = tf.TensorSpec((), tf.float32)
+    graph = use.get_concrete_function(scalar, scalar).graph
+    (handle,) = graph_facts.handles_of([variable], graph)
+    assert handle is not None
+
+    found = {tensor.op.name for tensor in graph_facts.upstream(graph_facts.inputs_beside(handle))}
+
+    x, y, *_ = graph.inputs
+    assert y.op.name in found
+    assert x.op.name not in found
