@@ -1,11 +1,14 @@
 """The networks and the data that the benchmarks here train with."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 FEATURES = (32,)
 IMAGE = (32, 32, 3)
+SEQUENCE = (32, 64)
 
 
 def dense(units: int) -> list:
@@ -43,17 +46,35 @@ def convolutional(filters: int) -> list:
     return [keras.Input(IMAGE), *convolutions, pooling, keras.layers.Dense(10)]
 
 
-def make_model(strategy, layers: list, *, optimizer_arguments=None, **compile_arguments):
+def transformer(num_blocks: int) -> list:
+    """Returns layers float32 [batch, 32, 64] -> [batch, 10 logits].
+
+    Args:
+        num_blocks: Of attention with 4 heads, and of two dense layers.
+    """
+    inputs = x = keras.Input(SEQUENCE)
+    for _ in range(num_blocks):
+        attended = keras.layers.MultiHeadAttention(4, 16)(x, x)
+        x = keras.layers.LayerNormalization()(x + attended)
+        hidden = keras.layers.Dense(128, activation="gelu")(x)
+        x = keras.layers.LayerNormalization()(x + keras.layers.Dense(SEQUENCE[-1])(hidden))
+    outputs = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(x))
+    return [inputs, keras.Model(inputs, outputs)]
+
+
+def make_model(
+    strategy, layers: list | Callable[[], list], *, optimizer_arguments=None, **compile_arguments
+):
     """Returns a network, compiled with SGD with momentum.
 
     Args:
         strategy: The strategy it is built under.
-        layers: What it consists of.
+        layers: What it consists of, or a function that makes it in the scope.
         optimizer_arguments: More arguments of the optimizer.
         **compile_arguments: More arguments of `compile`.
     """
     with strategy.scope():
-        model = keras.Sequential(layers)
+        model = keras.Sequential(layers() if callable(layers) else layers)
         model.compile(
             keras.optimizers.SGD(0.01, momentum=0.9, **(optimizer_arguments or {})),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
