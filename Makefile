@@ -60,7 +60,7 @@ test-gpu: $(INSTALLED) ## Measure this machine's GPUs, as a table for an issue (
 	@.venv/bin/python benchmarks/gpus.py $(if $(CPUS),--cpus $(CPUS))
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).
-	@echo "Running Keras' own tests: plain, with Keras' functions replaced, on one device, two replicas, synchronous workers"
+	@echo "Running Keras' own tests: plain, with Keras' functions replaced, after undo, on one device, two replicas, synchronous workers"
 	@.venv/bin/python -m tests.keras
 
 test-libraries: .venvs/libraries/installed ## Run the tests with libraries that people use, in an environment with them.

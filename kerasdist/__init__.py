@@ -24,6 +24,7 @@ from kerasdist.preflight import ClusterStartError as ClusterStartError
 from kerasdist.reductions import global_mean as global_mean
 from kerasdist.reductions import global_sum as global_sum
 from kerasdist.strategies.make_strategy import make_strategy as make_strategy
+from kerasdist.strategies.undo import undo as undo
 from kerasdist.tasks import barrier as barrier
 from kerasdist.tasks import is_chief as is_chief
 from kerasdist.weights.warm_start import warm_start as warm_start

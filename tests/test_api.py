@@ -37,6 +37,7 @@ PUBLIC_NAMES = [
     "make_strategy",
     "new_checkpoints",
     "plan_training",
+    "undo",
     "warm_start",
 ]
 

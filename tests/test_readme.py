@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),
     *("docs/parameter_servers.md", "docs/watching.md", "docs/resuming.md", "docs/warm_start.md"),
-    *("docs/application.md", "docs/versions.md", "deploy/README.md"),
+    *("docs/application.md", "docs/versions.md", "docs/trust.md", "deploy/README.md"),
 ]
 # One page for each public name.
 REFERENCE = sorted(path.stem for path in (ROOT / "docs/reference").glob("*.md"))

@@ -68,7 +68,6 @@ class WorkerWatch:
         coordinator_adapter.report_lost_workers(
             coordinator, on_lost=self._say_lost, on_back=self._say_back
         )
-        coordinator_adapter.before_each_new_function(self.wait_for_halted_workers)
         threading.Thread(target=self._guard, name="kerasdist_watch", daemon=True).start()
 
     @property

@@ -219,7 +219,7 @@ def before_each_new_function(act: Callable[[], object]) -> None:
         act()
         add(eager, function)
 
-    names.overwrite(eager, "add_c_function", act_and_add)
+    names.replace(eager, "add_c_function", act_and_add)
 
 
 def before_each_seed(act: Callable[[], object]) -> None:
@@ -234,10 +234,9 @@ def before_each_seed(act: Callable[[], object]) -> None:
         act()
         set_seed(eager, seed)
 
-    names.overwrite(eager, "_set_global_seed", act_and_set)
+    names.replace(eager, "_set_global_seed", act_and_set)
 
 
-@functools.cache
 def let_control_flow_ask_at_call_time() -> None:
     """Lets a step have what each worker has of its own within `tf.cond` and `tf.while_loop`.
 
@@ -254,7 +253,7 @@ def let_control_flow_ask_at_call_time() -> None:
         with graph.as_default():
             return original(graph, closure, spec, *args, **kwargs)
 
-    graph_class.capture_call_time_value = capture
+    names.replace(graph_class, "capture_call_time_value", capture)
 
 
 def concrete_function(coordinator: ClusterCoordinator, function: Callable, args: tuple):
@@ -313,6 +312,8 @@ def report_lost_workers(
 ) -> None:
     """Calls functions of a worker's index where TensorFlow logs pages of its transport's errors.
 
+    `hide_lost_workers` keeps those out of the log.
+
     Args:
         coordinator: A ClusterCoordinator.
         on_lost: Called once when a worker is lost.
@@ -320,8 +321,11 @@ def report_lost_workers(
     """
     for worker in coordinator._cluster.workers:
         _report_lost_worker(worker, on_lost, on_back)
-    logger = tf.get_logger()
-    logger.addFilter(lambda record: not str(record.msg).startswith(LOST_WORKER_MESSAGES))
+
+
+def hide_lost_workers() -> None:
+    """Keeps what TensorFlow logs of lost workers out of its log: see `report_lost_workers`."""
+    names.filter_log(lambda record: not str(record.msg).startswith(LOST_WORKER_MESSAGES))
 
 
 def _report_lost_worker(

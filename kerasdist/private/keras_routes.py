@@ -3,7 +3,8 @@
 Keras 3 offers no place for what a strategy must change in `fit`, so a few of its functions are
 *routed*: a function of ours is asked first, and goes on to Keras' own (`original`) wherever the
 model, optimizer or layer is not one of our strategies'. Importing this file changes nothing; the
-routes are laid when the first strategy is made (`kerasdist.training.routes`).
+routes are laid when the first strategy is made (`kerasdist.training.routes`), and taken up by
+`kerasdist.undo`.
 
 tests/private/test_keras_routes.py fails when one of these names moves. Written against Keras 3.12
 to 3.15; `names.KERAS` stands where they differ.
@@ -29,6 +30,7 @@ from keras.src.saving import saving_lib
 from keras.src.trainers import compile_utils
 
 from kerasdist.private import names
+from kerasdist.support import memory
 
 if names.KERAS < (3, 16):
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
@@ -40,6 +42,7 @@ else:
     from keras.src.trainers.trainer import BaseTrainer  # ty: ignore[missing-module-member]
 
 
+_NAMES_OF_VARIADIC = ("args", "kwargs", "kwds", "params")
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
@@ -117,7 +120,11 @@ ROUTABLE = {
     # Runs over the end of data of unknown length; `class_weight` fails on distributed data.
     "epoch_iterator": Route(keras_trainer, "TFEpochIterator", "distribute_strategy args kwargs"),
     # Turns all logs of every step into numbers.
-    "callback_list": Route(keras.callbacks.CallbackList, "__new__", "args kwargs"),
+    "callback_list": Route(
+        keras.callbacks.CallbackList,
+        "__init__",
+        "self callbacks add_history add_progbar model params",
+    ),
     # Clips, accumulates and averages on each replica, before the gradients meet.
     "apply": Route(base_optimizer.BaseOptimizer, "apply", "self grads trainable_variables"),
     "apply_scaled": Route(
@@ -215,14 +222,22 @@ def route(functions: Mapping[str, Callable]) -> None:
         place = f"{names.place_of(each.owner)}.{each.name}"
         check_parameters(each.parameters, place, originals[name])
     for name, each in routes.items():
-        setattr(each.owner, each.name, _routed(originals[name], functions[name]))
+        names.replace(each.owner, each.name, _routed(originals[name], functions[name]))
 
 
 def _routed(original: Callable, function: Callable):
+    now = functools.partial(function, original)
+
+    def hand_on():
+        # Others may have put theirs before it, and call it still.
+        nonlocal now
+        now = original
+
     @functools.wraps(original)
     def routed(*args: Any, **kwargs: Any):
-        return function(original, *args, **kwargs)
+        return now(*args, **kwargs)
 
+    memory.PROCESS.replacements.append(hand_on)
     return routed
 
 
@@ -256,7 +271,7 @@ def check_parameters(parameters: str, place: str, function: Callable) -> None:
 def _takes(taken: Mapping[str, inspect.Parameter], known: list[str]) -> bool:
     """Whether the known parameters come first, in their order, and what is new has a default."""
     named = [name for name, each in taken.items() if each.kind not in _VARIADIC]
-    known_named = [name for name in known if name not in ("args", "kwargs", "kwds")]
+    known_named = [name for name in known if name not in _NAMES_OF_VARIADIC]
     new = named[len(known_named) :]
     return (
         named[: len(known_named)] == known_named

@@ -6,6 +6,7 @@ Each may move with any release. The error then says which name, which version, a
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -83,6 +84,45 @@ def overwrite(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Puts a function in the place of one of theirs, until `kerasdist.undo`.
+
+    Args:
+        owner: A class, module or object.
+        name: Of the function; the owner may have it from another class, or not at all.
+        value: The function. Where somebody has put another one before it since, that one stays.
+    """
+    give_back = giving_back(owner, name)
+
+    def undo():
+        if vars(owner).get(name) is value:
+            give_back()
+
+    setattr(owner, name, value)
+    memory.PROCESS.replacements.append(undo)
+
+
+def filter_log(is_told: Callable[[logging.LogRecord], bool]) -> None:
+    """Keeps records out of TensorFlow's log, until `kerasdist.undo`; `is_told` says which stay."""
+    logger = tf.get_logger()
+    logger.addFilter(is_told)
+    memory.PROCESS.replacements.append(functools.partial(logger.removeFilter, is_told))
+
+
+def giving_back(owner: Any, name: str) -> Callable[[], None]:
+    """Returns a function after which an owner has an attribute as it has it now, itself or not."""
+    missing = object()
+    before = vars(owner).get(name, missing)  # A static method as such, and not its function.
+
+    def give_back():
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    return give_back
+
+
 @contextlib.contextmanager
 def replaced(functions: dict) -> Generator[None]:
     """Puts other functions in the place of theirs, for what this thread runs inside.
@@ -126,19 +166,21 @@ def _told_apart_by_thread(owner: Any, name: str) -> Generator[Callable]:
     """Lets each thread call the function that it has; yields that of the others."""
     key, originals = (owner, name), memory.PROCESS.originals
     with memory.PROCESS.lock:
-        original, count = originals.get(key) or (find(owner, name), 0)
-        originals[key] = original, count + 1
+        if key not in originals:
+            originals[key] = find(owner, name), giving_back(owner, name), 0
+        original, give_back, count = originals[key]
+        originals[key] = original, give_back, count + 1
         if not count:
             setattr(owner, name, _of_thread(key, original))
     try:
         yield original.fget if isinstance(original, property) else original
     finally:
         with memory.PROCESS.lock:
-            count = originals[key][1] - 1
-            originals[key] = original, count
+            count = originals[key][-1] - 1
+            originals[key] = original, give_back, count
             if not count:
                 del originals[key]
-                setattr(owner, name, original)
+                give_back()
 
 
 def _of_thread(key: tuple, original: Any):

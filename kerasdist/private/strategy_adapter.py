@@ -43,10 +43,41 @@ def adapt(
         run: See `_route_run`.
     """
     _route_run(strategy, run)
+    _check_data(strategy)
     extended = strategy.extended
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
-    extended._create_variable = functools.partial(create, extended._create_variable)
+    extended._create_variable = functools.partial(_unless_undone(create), extended._create_variable)
+
+
+def _check_data(strategy: tf.distribute.Strategy) -> None:
+    """Lets Keras' own `fit`, `evaluate` and `predict`, which begin with this, be an error."""
+    distribute = _unless_undone(strategy.experimental_distribute_dataset)
+    strategy.experimental_distribute_dataset = distribute
+
+
+def _unless_undone(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def check_and_call(*args: Any, **kwargs: Any):
+        _check_not_undone()
+        return function(*args, **kwargs)
+
+    return check_and_call
+
+
+def _check_not_undone() -> None:
+    """Checks that functions of Keras are replaced: without them, weights would be wrong.
+
+    Raises:
+        RuntimeError: `kerasdist.undo` was called since.
+    """
+    if not memory.PROCESS.replacements:
+        raise RuntimeError(
+            "`kerasdist.undo()` has given Keras its functions back, and this model, layer or loop "
+            "belongs to a strategy of kerasdist, which needs others. Call "
+            "`kerasdist.make_strategy` again to train it, or make a model outside of "
+            "`strategy.scope()`."
+        )
 
 
 def _route_run(strategy: tf.distribute.Strategy, run: Callable) -> None:
@@ -57,7 +88,7 @@ def _route_run(strategy: tf.distribute.Strategy, run: Callable) -> None:
         run: Called as run(original, function, args, kwargs). Its `function` is what AutoGraph makes
             of the program's; what it gives to `original` in turn stays as it is.
     """
-    original = strategy.run
+    original, run = strategy.run, _unless_undone(run)
     compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def on_replicas(function: Callable, args: tuple, kwargs: dict):
@@ -83,6 +114,7 @@ def _route_run(strategy: tf.distribute.Strategy, run: Callable) -> None:
 
 def run(strategy: tf.distribute.Strategy, function: Callable, args: tuple = ()):
     """Runs a function on each replica, as TensorFlow does: see `_route_run`."""
+    _check_not_undone()
     return type(strategy).run(strategy, function, args)
 
 
@@ -118,7 +150,8 @@ def adapt_parameter_servers(
         names.overwrite(extended, "_variable_count", server)
         return original(next_creator, **kwargs)
 
-    extended._create_variable = functools.partial(create, create_on)
+    extended._create_variable = functools.partial(_unless_undone(create), create_on)
+    _check_data(strategy)
 
 
 def num_parameter_servers(strategy: tf.distribute.Strategy) -> int:

@@ -13,6 +13,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import sharded_variable, values
 from tensorflow.python.ops import resource_variable_ops
 
+from kerasdist.private import names
+
 # TensorFlow's ParameterServerStrategy makes one of a variable that its partitioner divides.
 ShardedVariable = sharded_variable.ShardedVariable
 
@@ -45,7 +47,7 @@ def let_variables_be_numbers() -> None:
     }
     for kind in (values.DistributedVariable, ShardedVariable):
         for name, method in methods.items():
-            setattr(kind, name, method)
+            names.replace(kind, name, method)
 
 
 def read_first_replica(variable: Any) -> None:

@@ -145,7 +145,7 @@ def make_strategy(
     strategy = _join(config, cluster, options)
     watch = strategy.deployment.step_watch
     task_status.of_process().note_joined(watch.describe_stuck if watch else None)
-    _check_keras()
+    _lay_routes(strategy)
     from kerasdist.training.hooks import forgotten_scope
 
     return tasks.joined(cluster, forgotten_scope.note_strategy(strategy))
@@ -352,11 +352,11 @@ def _check_process():
     check_not_forked()
 
 
-def _check_keras():
-    """Checks the Keras that is loaded now, even if the strategy was made before."""
-    from kerasdist.private.keras_routes import check_is_loaded_once
+def _lay_routes(strategy: "tf.distribute.Strategy"):
+    """Replaces functions of the Keras that is loaded now, if the strategy was made before."""
+    from kerasdist.training import routes
 
-    check_is_loaded_once()
+    routes.lay(strategy)
 
 
 def _check_backend():

@@ -84,8 +84,6 @@ def _remote_workers(
     coordinator = _Coordinator(strategy)
     occupation = Occupation()
     coordinator_adapter.copy_results_first(coordinator, make_way=occupation.make_way)
-    coordinator_adapter.before_each_seed(occupation.make_way)
-    coordinator_adapter.let_control_flow_ask_at_call_time()
     process_end.at_end(coordinator_adapter.stop, coordinator)
     return RemoteWorkers(
         coordinator=coordinator,

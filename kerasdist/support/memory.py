@@ -39,7 +39,10 @@ class Process:
         status: What others may know of the process, while threads of its own tell them.
         met: The cluster of the processes that have met, by what this one was told: they do it once.
         lock: Held while functions and classes of others are replaced.
-        originals: What some thread replaces, by (owner, name): what it was, and how often it is.
+        replacements: What `kerasdist.undo` calls, the last one first: each gives Keras, TensorFlow
+            or tf_keras back what stands replaced. Empty where nothing is.
+        originals: What some thread replaces, by (owner, name): what it was, what gives it back, and
+            how often it is.
         joined: The strategy with which the process has joined its cluster, which it can only once,
             and the arguments of `make_strategy`.
         strategies: Those of this machine, by their devices: a second one would be another one.
@@ -64,7 +67,10 @@ class Process:
     status: "TaskStatus | None" = None
     met: dict[Hashable, "Cluster"] = dataclasses.field(default_factory=dict)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    originals: dict[tuple[Any, str], tuple[Any, int]] = dataclasses.field(default_factory=dict)
+    replacements: list[Callable[[], object]] = dataclasses.field(default_factory=list)
+    originals: dict[tuple[Any, str], tuple[Any, Callable[[], None], int]] = dataclasses.field(
+        default_factory=dict
+    )
     joined: tuple[Any, dict[str, Any]] | None = None
     strategies: dict[tuple[str, ...], Any] = dataclasses.field(default_factory=dict)
     latest_strategy: Any = None

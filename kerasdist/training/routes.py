@@ -86,9 +86,7 @@ from kerasdist.training.trial import evaluate, fit, predict
 
 def adapt(strategy: tf.distribute.Strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
-    keras_routes.check_is_loaded_once()
-    _lay()
-    reduction_notes.hide()
+    lay(strategy)
     is_local_update = replicas.is_local_update
     if traits.has_remote_variables(strategy):
         num_servers = strategy_adapter.num_parameter_servers(strategy)
@@ -115,13 +113,39 @@ def _refusing_legacy_keras(create: Callable):
     return look_and_create
 
 
+def lay(strategy: tf.distribute.Strategy) -> None:
+    """Replaces functions of Keras and TensorFlow for `strategy`, unless that is done.
+
+    `kerasdist.undo` gives all of them back.
+
+    Raises:
+        RuntimeError: Keras was imported anew since; see `keras_routes.check_is_loaded_once`.
+    """
+    keras_routes.check_is_loaded_once()
+    _lay()
+    if deployment.of(strategy).remote:
+        _lay_for_workers(strategy)
+
+
 @functools.cache
 def _lay():
     keras_routes.route(_FUNCTIONS)
     variable_adapter.let_variables_be_numbers()
+    reduction_notes.hide()
+    memory.PROCESS.replacements.append(_lay.cache_clear)
 
 
-def _is_ours(model: keras.Model) -> bool:
+@functools.cache
+def _lay_for_workers(strategy: tf.distribute.Strategy):
+    remote = deployment.remote_workers(strategy)
+    coordinator_adapter.before_each_seed(remote.occupation.make_way)
+    coordinator_adapter.before_each_new_function(remote.watch.wait_for_halted_workers)
+    coordinator_adapter.let_control_flow_ask_at_call_time()
+    coordinator_adapter.hide_lost_workers()
+    memory.PROCESS.replacements.append(_lay_for_workers.cache_clear)
+
+
+def _is_ours(model: keras.Model | None) -> bool:
     return model is not None and strategy_adapter.is_adapted(scopes.strategy_of(model))
 
 
@@ -446,11 +470,13 @@ def _embed(original: Callable, layer: keras.layers.Layer, inputs: Any):
 
 
 def _make_callback_list(
-    original: Callable, cls: type, *args: Any, model: Any = None, **kwargs: Any
+    original: Callable, made: keras.callbacks.CallbackList, *args: Any, **kwargs: Any
 ):
-    if cls is keras.callbacks.CallbackList and _is_ours(model):
-        cls = CallbackList
-    return original(cls)
+    if type(made) is keras.callbacks.CallbackList and _is_ours(kwargs.get("model")):
+        # Python cannot take a `__new__` back that a class had from `object`.
+        made.__class__ = CallbackList
+        return made.__init__(*args, **kwargs)
+    return original(made, *args, **kwargs)
 
 
 def _on(kind: type | tuple, function: Callable) -> Callable:

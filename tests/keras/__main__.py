@@ -3,9 +3,10 @@
     python -m tests.keras           # everything: about a quarter of an hour on two cores
     python -m tests.keras --quick   # what `make test` runs
 
-Four runs, of which the first is the truth: plain Keras, which has never seen kerasdist; `routes`,
-after a call of `make_strategy` and with nothing in our scopes; `one` and `two`, each test inside
-the scope of our one device or of two replicas. `--quick` leaves out `one`.
+Five runs, of which the first is the truth: plain Keras, which has never seen kerasdist; `routes`,
+after a call of `make_strategy` and with nothing in our scopes; `undone`, after `kerasdist.undo`;
+`one` and `two`, each test inside the scope of our one device or of two replicas. `--quick` has the
+first and the last.
 
 Two more runs of the tests that train: `servers`, inside the scope of two synchronous workers over
 parameter servers, and its truth, `joined`: plain Keras, whose `fit` joins two batches into one.

@@ -11,9 +11,10 @@ from pathlib import Path
 from tests.keras import source
 from tests.keras.record import Record
 
-# How a test runs: plain, with the routes laid and nothing in our scopes, or inside a scope.
+# How a test runs: plain, with the routes laid and nothing in our scopes, after `undo`, or inside a
+# scope.
 PLAIN = "plain"
-OURS = ("routes", "one", "two")
+OURS = ("routes", "undone", "one", "two")
 # Two synchronous workers over parameter servers, and their truth: plain Keras, whose `fit` joins
 # two batches into one.
 JOINED, SERVERS = "joined", "servers"

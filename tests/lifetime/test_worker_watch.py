@@ -31,9 +31,6 @@ def reports(monkeypatch):
         "report_lost_workers",
         lambda coordinator, **given: functions.update(given),
     )
-    monkeypatch.setattr(
-        coordinator_adapter, "before_each_new_function", lambda act: functions.update(new=act)
-    )
     return functions
 
 
@@ -143,7 +140,7 @@ def test_without_workers_it_waits_says_so_and_gives_up(make_watch, clock, halted
 
 
 def test_a_new_function_waits_until_a_halted_worker_is_given_up_or_goes_on(
-    make_watch, reports, clock, halted
+    make_watch, clock, halted
 ):
     main = threading.current_thread()
 
@@ -153,18 +150,16 @@ def test_a_new_function_waits_until_a_halted_worker_is_given_up_or_goes_on(
 
     watch = make_watch(sleep=sleep)
     halted.add(WORKERS[1])
-    reports["new"]()
+    watch.wait_for_halted_workers()
 
     assert watch.silent_workers() == {ONE}
 
 
-def test_a_new_function_does_not_wait_for_a_worker_that_is_gone(
-    make_watch, reports, clock, monkeypatch
-):
+def test_a_new_function_does_not_wait_for_a_worker_that_is_gone(make_watch, clock, monkeypatch):
     monkeypatch.setattr(heartbeat_loss, "find_problem", lambda address: "nobody listens there")
-    make_watch()
+    watch = make_watch()
     before = clock()
-    reports["new"]()
+    watch.wait_for_halted_workers()
 
     assert clock() == before
 

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kerasdist.private import names
+
 VARIABLE = "TF_USE_LEGACY_KERAS"
 _METHODS = ("compile", "fit")
 
@@ -28,7 +30,7 @@ def refuse(is_ours: Callable) -> None:
     for name in _METHODS if kind else ():
         original = getattr(kind, name)
         if not hasattr(original, "refused_by_kerasdist"):
-            setattr(kind, name, _refused(original, is_ours))
+            names.replace(kind, name, _refused(original, is_ours))
 
 
 def _refused(original: Callable, is_ours: Callable) -> Callable:

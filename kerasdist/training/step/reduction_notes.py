@@ -3,23 +3,21 @@
 Nothing is lost with them: `plan_training` says what is reduced, and how.
 """
 
-import functools
 import logging
 import re
 
 import tensorflow as tf
 
-from kerasdist.private import strategy_adapter
+from kerasdist.private import names, strategy_adapter
 
 _NOTE = re.compile(
     r"(Reduce|Gather) to .* then broadcast to |batch_all_reduce: |Collective (batch_)?all_"
 )
 
 
-@functools.cache
 def hide() -> None:
     """Keeps these notes out of TensorFlow's log, and no others, for our strategies alone."""
-    tf.get_logger().addFilter(_is_told)
+    names.filter_log(_is_told)
 
 
 def _is_told(record: logging.LogRecord) -> bool:
