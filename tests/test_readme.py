@@ -32,6 +32,8 @@ PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),
     *("docs/parameter_servers.md", "docs/watching.md", "docs/resuming.md", "docs/warm_start.md"),
     *("docs/application.md", "docs/versions.md", "docs/trust.md", "deploy/README.md"),
+    *("docs/callbacks.md", "docs/tutorial_kubernetes.md", "docs/tutorial_tf_slim.md"),
+    *("docs/tutorial_tf_keras.md", "docs/tutorial_horovod.md"),
 ]
 # One page for each public name.
 REFERENCE = sorted(path.stem for path in (ROOT / "docs/reference").glob("*.md"))
@@ -73,7 +75,7 @@ BASH = {
 # doctor's table, its comparison, the application, and a launch.
 LIKE_OTHERS = {
     *("docs/versions.md-1", "docs/doctor.md-0", "docs/doctor.md-1", "docs/application.md-4"),
-    *("docs/clusters.md-2", "README.md-5"),
+    *("docs/clusters.md-2", "README.md-4"),
 }
 
 
@@ -92,6 +94,28 @@ def test_python_blocks_run(page, tmp_path):
 
 def test_the_documentation_begins_with_the_example_of_the_readme():
     assert blocks("docs/index.md", "python") == blocks("README.md", "python")[:1]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) < 900
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_numbers_of_a_page_are_those_of_the_tables(page):
+    rows = re.findall(
+        r"^\|.*\| (.*) \| (.*) \|$", (ROOT / "docs/parity.md").read_text(), re.MULTILINE
+    )
+    rows = [row for row in rows if row[0] not in ("stock Keras", "---")]
+    stock, ours = (sum(": " in row[number] for row in rows) for number in (0, 1))
+    step = re.search(
+        r"^\| 2 mirrored replicas, `fit` \| (\S+)",
+        (ROOT / "docs/cost.md").read_text(),
+        re.MULTILINE,
+    )
+
+    text = " ".join((ROOT / page).read_text().split())
+    assert ours == 0 and len(rows) > 70 and step
+    assert re.search(rf"\b{len(rows)}\b.*\b{stock}\b.*\b{step[1]}\b", text)
 
 
 def test_the_first_script_imports_nothing_that_the_package_does_not_bring():
