@@ -139,6 +139,7 @@ def train_batches(
     """
     target = _Target(dataset, labels_offset, ignore_other_labels)
 
+    @tf.autograph.experimental.do_not_convert  # Which takes as long as the tracing.
     def prepare(position, numbered):
         number, record = numbered
         image, label = dataset.read(record)
@@ -173,6 +174,7 @@ def test_batches(
     The last batch holds what is left over.
     """
 
+    @tf.autograph.experimental.do_not_convert
     def prepare(number, record):
         image, label = dataset.read(record)
         image = preprocess(image, image_size=image_size, seed=None)

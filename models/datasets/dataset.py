@@ -88,5 +88,6 @@ class Dataset:
         return records.apply(tf.data.experimental.assert_cardinality(self.num_examples))
 
 
+@tf.autograph.experimental.do_not_convert
 def _records_of_file(path: Any, begin: Any, count: Any, first: Any) -> tf.data.Dataset:
     return tf.data.TFRecordDataset(path).skip(begin).take(count).enumerate(first)
