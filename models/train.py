@@ -67,7 +67,7 @@ from .nets import auxiliary
 from .pictures import samples
 from .pictures.learning_curve import write_learning_curve
 from .training import fine_tuning, saving
-from .training.fit import Run, fit
+from .training.fit import Run, examples_of_epoch, fit
 from .typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
 from .usage_error import UsageError
 
@@ -135,10 +135,11 @@ def _train(values: flags.FlagValues) -> int:
     keras.utils.set_random_seed(values.seed)
     with strategy.scope():
         model = _build(values, train, cluster)
+    batch_size = values.batch_size * strategy.num_replicas_in_sync
     plan = kerasdist.plan_training(
         model,
-        global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
-        num_examples=train.num_examples,
+        global_batch_size=batch_size,
+        num_examples=examples_of_epoch(values, cluster, train, batch_size),
         files=train_dir.files(),
     )
     # Before the earlier run is cleared: they check flags against the model.

@@ -68,7 +68,7 @@ def fit(
     """
     last_step = values.max_number_of_steps or sys.maxsize
     per_step = _batches_per_step(values, cluster)
-    steps_per_epoch = math.ceil(train.num_examples / pipeline["global_batch_size"] / per_step)
+    steps_per_epoch = _steps_per_epoch(train, pipeline["global_batch_size"], per_step)
     history = keras.callbacks.History()
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
@@ -94,6 +94,26 @@ def fit(
         ctrl_c.unwatch()
     step = int(model.optimizer.iterations.numpy())
     return Run(history=history.history, step=step, interrupted=interrupted)
+
+
+def examples_of_epoch(
+    values: flags.FlagValues, cluster: kerasdist.Cluster, train: Dataset, global_batch_size: int
+) -> int:
+    """Returns how many examples an epoch of `fit` has, whose last batch is as full as the others.
+
+    Args:
+        values: The flags.
+        cluster: What this process is a part of.
+        train: What to train on.
+        global_batch_size: Examples of a batch.
+    """
+    per_step = _batches_per_step(values, cluster)
+    num_batches = _steps_per_epoch(train, global_batch_size, per_step) * per_step
+    return num_batches * min(global_batch_size, train.num_examples)
+
+
+def _steps_per_epoch(train: Dataset, global_batch_size: int, per_step: int) -> int:
+    return math.ceil(train.num_examples / global_batch_size / per_step)
 
 
 def _batches(

@@ -70,6 +70,7 @@ def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys
 
     assert (chief.value, other.value) == (0, 0), chief.output + other.output
     assert "CPU:0 on each of 2 workers" in chief.output
+    assert "prepares its part of each batch" in chief.output
     assert chief.output.count("Writing the dataset 'digits'") == 1
     assert "Plan" not in other.output
     assert "Writ" not in other.output
@@ -93,7 +94,7 @@ def test_workers_and_parameter_servers_make_exactly_the_steps_asked_for(tmp_path
     assert process.returncode == 0, output
 
     weights(tmp_path / "ps")  # Checks the number of steps.
-    assert f"{STEPS_OF_AN_EPOCH} for 150 examples" in output
+    assert f"{STEPS_OF_AN_EPOCH} for 160 examples" in output  # The last batch is full.
     assert output.count("Plan") == output.count("Writing the dataset 'digits'") == 1
     for task in "worker 0", "worker 1", "ps 0":
         assert re.search(rf"^{task} +\| the job is over\.$", output, re.MULTILINE)
@@ -117,7 +118,7 @@ def test_the_line_of_slim_trains_without_waiting_for_the_slowest_worker(tmp_path
 
     weights(tmp_path / "backup")  # Checks the number of steps.
     assert "synchronous workers, each update the mean of the first 2 of 3 gradients" in output
-    assert f"{STEPS_OF_AN_EPOCH} for 150 examples" in output
+    assert f"{STEPS_OF_AN_EPOCH} for 160 examples" in output  # The last batch is full.
     assert 0.0 < float(accuracy(output)) <= 1.0
 
 
