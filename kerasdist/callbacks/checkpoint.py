@@ -56,10 +56,10 @@ class Checkpoint(UpdateCallback):
     middle of an epoch, with the same history at its end. Give the program a seed
     (`keras.utils.set_random_seed`), so that what comes next is drawn as it would have been.
 
-    To get to its place, `fit` reads the data of the epoch again up to there. It also reads the
-    earlier epochs again, unless the dataset has no Python code, no `cache` that is not shuffled
-    afterwards, no random operation except a `shuffle` of at most 200,000 elements, and is read once
-    per epoch, without `steps_per_epoch`.
+    The checkpoint holds the place in a `tf.data` pipeline whose buffers are small (10,000 elements,
+    4 MiB). In other pipelines, `fit` skips what comes before, and only decides its order again,
+    without `map` and `batch`. What Python makes, what is in a `cache`, and what draws random
+    numbers in a `map` is read again; a line says which of these happens.
 
     If a model is trained by several `fit` in a row, give each of them the same folder: those that
     are over train nothing, and leave the model and their callbacks as they left them before. The

@@ -184,15 +184,13 @@ class FoundCheckpoint:
             f"folder.{_OTHER_MODEL if is_of_another else ''}"
         )
 
-    def describe_resume(self, *, has_data_state: bool) -> str:
+    def describe_resume(self) -> str:
         """Returns the line for a training that goes on."""
         epochs, record = self.training.epochs, self.record
-        data = "The data of this epoch" if has_data_state else "All data"
         of_epochs = f" of {epochs}" if epochs <= MOST_EPOCHS else ""
         return (
             f"Resumed from {self.saved.path}: step {self.saved.step}, epoch "
-            f"{record['epoch'] + 1}{of_epochs}, after {record['step']} of its steps. {data} is "
-            "read again up to that step."
+            f"{record['epoch'] + 1}{of_epochs}, after {record['step']} of its steps."
         )
 
     def describe_configuration(self, differences: list[str]) -> str:

@@ -119,6 +119,14 @@ def _is_variable(value: Any) -> bool:
     return is_whole and all(is_right(each) for is_right, each in zip(kinds, value, strict=True))
 
 
+def _is_data(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not _is_bool(value.get("is_begun")):
+        return False
+    counts = {name: each for name, each in value.items() if name != "is_begun"}
+    known = {"num_iterators", "num_parts", "num_steps", "num_states", "texts"}
+    return known <= counts.keys() <= {*known, "next_size"} and _dict_of(_is_count)(counts)
+
+
 def _is_state(value: Any) -> bool:
     is_named = isinstance(value, Mapping) and _is_text(value.get("class"))
     return is_named and _list_of(_is_text)(value.get("bases"))
@@ -144,7 +152,7 @@ _ENTRIES: dict[str, _Check] = {
     "batch_size": _optional(_is_count),
     "learning_rates": _list_of(_is_number),
     "time": _is_time,
-    "num_iterators": _optional(_is_count),
+    "data": _optional(_is_data),
     "given": _list_of(_is_count),
     "callbacks": _list_of(_is_state),
     "writer": _is_text,

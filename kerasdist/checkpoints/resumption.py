@@ -32,13 +32,51 @@ from kerasdist.checkpoints.found_checkpoint import (
     describe_rates,
 )
 from kerasdist.checkpoints.record_file import CorruptCheckpointError
-from kerasdist.checkpoints.saved import FILES, Saved, files_of
+from kerasdist.checkpoints.saved import FILES, Saved, files_of, packed
 from kerasdist.private import keras_fit, keras_optimizers
 from kerasdist.support.terminal import say
 from kerasdist.training.context import peers, running_call
 
-# The name of the packed array that holds tf.data's state of an iterator.
-DATA_STATE = "data/iterator"
+# The names of the packed arrays that hold tf.data's state of an iterator before its first batch,
+# and at the place of the checkpoint, of each worker.
+_BEGIN, _NOW = "data/begin", "data/now"
+_OF_RECORD = ("num_iterators", "num_parts", "texts", "num_steps", "is_begun")
+
+
+def record_of_data(state: running_call.DataState | None) -> dict[str, Any] | None:
+    """Returns what the record of a checkpoint says of the state of the data."""
+    if state is None:
+        return None
+    record = {name: getattr(state, name) for name in _OF_RECORD}
+    record["num_states"] = len(state.now)
+    return record if state.next_size is None else {**record, "next_size": state.next_size}
+
+
+def arrays_of_data(state: running_call.DataState | None) -> dict[str, np.ndarray]:
+    """Returns the arrays of a checkpoint that hold the state of the data."""
+    if state is None or state.begin is None:
+        return {}
+    now = {f"{_NOW}{worker}": packed(each) for worker, each in enumerate(state.now)}
+    return {_BEGIN: packed(state.begin), **now}
+
+
+def data_state_of(saved: Saved) -> running_call.DataState | None:
+    """Returns what a checkpoint holds of the state of the data.
+
+    Raises:
+        CorruptCheckpointError: It is not what was written.
+    """
+    record = saved.record["data"]
+    if record is None:
+        return None
+    begin = saved.unpacked(_BEGIN)
+    now = [saved.unpacked(f"{_NOW}{worker}") for worker in range(record["num_states"])]
+    return running_call.DataState(
+        **{name: record[name] for name in _OF_RECORD},
+        next_size=record.get("next_size"),
+        begin=begin,
+        now=() if begin is None or None in now else tuple(each for each in now if each),
+    )
 
 
 def agreed_newest(folder: Folder, strategy: tf.distribute.Strategy) -> Saved | None:
@@ -243,14 +281,14 @@ class Resumption:
             }
 
     def _place_data(self):
-        record, state = self.saved.record, self.saved.unpacked(DATA_STATE)
+        record = self.saved.record
         self._call.resume_at = running_call.DataPlace(
             epoch=record["epoch"] - self.first_epoch,
             step=record["step"],
             given=tuple(record["given"]),
-            state=None if state is None else (record["num_iterators"], state),
+            state=data_state_of(self.saved),
         )
-        self._say(self._found.describe_resume(has_data_state=state is not None))
+        self._say(self._found.describe_resume())
 
     def _say_end(self):
         if self._is_passed_over:

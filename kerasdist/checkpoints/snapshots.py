@@ -19,7 +19,6 @@ from kerasdist.checkpoints import (
     variables,
 )
 from kerasdist.checkpoints.folder import Folder
-from kerasdist.checkpoints.saved import packed
 from kerasdist.checkpoints.writer import Writer
 from kerasdist.private import keras_optimizers
 from kerasdist.support.text import short_list
@@ -182,15 +181,14 @@ class Snapshots:
         if is_of_end_before and has_begun:  # Steps without an update, as with accumulation.
             self._num_before += 1
         self.last_step = self._num_before + self._num_updates
-        state = self._call.data_state(begins_epoch=progress["step"] == 0 and not is_finished)
+        state = self._call.data_state(step=progress["step"], is_over=is_finished)
         if not self._writes:
             return
         # Started again, the program makes what it did between the two `fit` once more.
         if is_of_end_before and not has_begun and self._folder.is_finished(self.last_step):
             return
         arrays |= self._configuration
-        if state:
-            arrays[resumption.DATA_STATE] = packed(state[1])
+        arrays |= resumption.arrays_of_data(state)
         self._warn_of_lost_optimizers()
         states, of_callbacks = callback_states.read(self._call.callbacks)
         record = {
@@ -198,7 +196,7 @@ class Snapshots:
             **self._record(
                 is_finished=is_finished, is_epoch_over=is_finished or not progress["step"]
             ),
-            "num_iterators": state and state[0],
+            "data": resumption.record_of_data(state),
             "given": list(self._call.given) if progress["step"] else [],
             "callbacks": states,
         }

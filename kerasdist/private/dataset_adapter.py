@@ -7,14 +7,17 @@ tests/private/test_dataset_adapter.py fails when one of these names moves. Writt
 TensorFlow 2.20 and 2.21.
 """
 
+import math
 import re
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
-from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 
 # Operations of a `map` that TensorFlow counts among those with a state, or that have one for an
@@ -25,6 +28,10 @@ _IN_ANY_ORDER = {
     *("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "StatefulPartitionedCall", "While"),
     *("PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "Placeholder"),
 }
+# Of those with a state, the ones that change it outside of an iterator.
+_CHANGE = re.compile("Stateful(?!Partitioned)|Rng|Assign|Resource(?!Gather)|.*(Queue|Insert)")
+# Elements that AUTOTUNE may hold; bytes of a text, which may be an encoded image; and a length.
+_MOST_PARALLEL, _BYTES_OF_TEXT, _LENGTH_OF_AXIS = 16, 1 << 14, 1 << 10
 # The operations behind `tf.random` that keep a state, in the process or in a Generator.
 _DRAW = re.compile("Random(?!.*(Dataset|Seed))|TruncatedNormal|Multinomial|Stateful|Rng")
 
@@ -45,8 +52,41 @@ def batch_size_of(dataset: Any) -> int | None:
 
 def num_shuffled(dataset: Any) -> int:
     """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
-    sizes = (tf.get_static_value(getattr(each, "_buffer_size", 0)) for each in _chain(dataset))
-    return sum(max(int(size or 0), 0) for size in sizes)
+    return sum(max(_size_of_buffer(each), 0) for each in _chain(dataset))
+
+
+def num_bytes_held(dataset: Any, batch_size: int | None) -> int:
+    """Returns how many bytes an iterator over a dataset holds at most, as far as its specs say.
+
+    Args:
+        dataset: The dataset.
+        batch_size: Examples of a batch, where that is known.
+    """
+    total = 0
+    for each in _chain(dataset):
+        size = _size_of_buffer(each) or tf.get_static_value(
+            getattr(each, "_num_parallel_calls", None)
+        )
+        if size:
+            spec = each.element_spec
+            num_bytes = sum(_num_bytes_of(leaf, batch_size) for leaf in tf.nest.flatten(spec))
+            total += (int(size) if size > 0 else _MOST_PARALLEL) * num_bytes
+    return total
+
+
+def _size_of_buffer(dataset: tf.data.Dataset) -> int:
+    """Returns how many elements one transformation holds: -1 for AUTOTUNE, 0 for none."""
+    return int(tf.get_static_value(getattr(dataset, "_buffer_size", None)) or 0)
+
+
+def _num_bytes_of(spec: Any, batch_size: int | None) -> int:
+    """Returns the bytes of a tensor; where its spec leaves them open, more than most have."""
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        return _BYTES_OF_TEXT
+    first = [batch_size if size is None else size for size in spec.shape[:1]]
+    sizes = [_LENGTH_OF_AXIS if size is None else size for size in (*first, *spec.shape[1:])]
+    each = _BYTES_OF_TEXT if spec.dtype.size == 0 or spec.dtype == tf.string else spec.dtype.size
+    return math.prod(sizes) * each
 
 
 def calls_python(dataset: Any) -> bool:
@@ -67,6 +107,17 @@ def draws(dataset: Any) -> bool:
     """Whether a function of a dataset draws numbers whose state lies outside of its iterators."""
     return any(
         operation.op_def.is_stateful and _DRAW.match(operation.type)
+        for operation in _operations_of(dataset)
+    )
+
+
+def changes_state(dataset: Any) -> bool:
+    """Whether a function of a dataset changes what later iterators find, such as a Generator.
+
+    An operation of `tf.random` begins anew in each iterator.
+    """
+    return any(
+        operation.op_def.is_stateful and _CHANGE.match(operation.type)
         for operation in _operations_of(dataset)
     )
 
@@ -122,10 +173,31 @@ def lineage_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return lineage
 
 
+def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns the datasets that a dataset was made of."""
+    return list(dataset._inputs())
+
+
+def zipped_as(zipped: Any, change: Callable) -> tf.data.Dataset:
+    """Returns a `zip` of what `change` makes of each dataset that another one was made of."""
+    return tf.data.Dataset.zip(tf.nest.map_structure(change, zipped._datasets))
+
+
 def transformation_of(dataset: tf.data.Dataset) -> str:
     """Returns the name of what made a dataset: "map" of `map`, parallel or not; "padded_batch"."""
+    if _is_numbering(dataset):
+        return "range"
     name = re.sub("^_?(Parallel)?|Dataset$", "", type(dataset).__name__)
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _is_numbering(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset is the numbers of `enumerate`, which TensorFlow has rewritten."""
+    if not isinstance(dataset, dataset_ops._VariantDataset):
+        return False
+    graph = definition_of(dataset) if dataset.element_spec == tf.TensorSpec([], tf.int64) else None
+    made = {node.op for node in graph.node if "Dataset" in node.op} if graph else set()
+    return bool(made) and made <= {"RangeDataset", "RewriteDataset"}
 
 
 def has_map(dataset: tf.data.Dataset) -> bool:
@@ -141,6 +213,11 @@ def has_map_inside(dataset: tf.data.Dataset) -> bool:
         if graph is not None
         for operation in graph.get_operations()
     )
+
+
+def transformations_of(dataset: Any) -> list[str]:
+    """Returns the names of all that a dataset is made by, through all of its inputs."""
+    return list(map(transformation_of, _chain(dataset)))
 
 
 def argument_of(dataset: tf.data.Dataset, name: str) -> Any:
@@ -199,6 +276,31 @@ def operation_of_state(mapped: tf.data.Dataset) -> str | None:
     return None
 
 
+def shuffled_as(shuffled: Any, data: Any) -> tf.data.Dataset:
+    """Returns other data in the orders that a `shuffle` gives to its own, from its first order on.
+
+    The public `shuffle` draws a seed of its own where a program has given none.
+    """
+    variant = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=data._variant_tensor,
+        buffer_size=shuffled._buffer_size,
+        seed=shuffled._seed,
+        seed2=shuffled._seed2,
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        reshuffle_each_iteration=bool(shuffled._reshuffle_each_iteration),
+        output_types=data._flat_types,
+        output_shapes=data._flat_shapes,
+    )
+    return dataset_ops._VariantDataset(variant, data.element_spec)
+
+
+def digest_of_texts(dataset: Any) -> int:
+    """Returns a number that differs for other texts, such as paths, that a dataset was given."""
+    tensors = [part for each in _chain(dataset) for part in getattr(each, "_tensors", ())]
+    texts = (part.numpy() for part in tensors if part.dtype == tf.string)
+    return zlib.crc32(b"\0".join(text for part in texts for text in np.ravel(part).tolist()))
+
+
 def cache_files(dataset: Any) -> list[str]:
     """Returns the paths that a dataset was given for `cache`."""
     paths = (tf.get_static_value(getattr(each, "_filename", None)) for each in _chain(dataset))
@@ -232,19 +334,32 @@ def portable_state(iterator: Any) -> bytes | None:
     return None if b"::MemoryCache" in state else state
 
 
-def set_portable_state(iterator: Any, state: bytes) -> bool:
+def set_portable_state(iterator: Any, begin: bytes, now: bytes | None = None) -> bool:
     """Gives an iterator a state of `portable_state`; returns False where it is of another dataset.
 
     TensorFlow takes what it finds of it, and looks for no difference.
+
+    Args:
+        iterator: A new one.
+        begin: The state before the first element was read.
+        now: A later state of the same iterator, to be given instead.
     """
-    now = portable_state(iterator)
-    if now is None or _names_in(now) != _names_in(state):
+    own = portable_state(iterator)
+    if own is None or _names_in(own) != _names_in(begin):
         return False
     try:
-        _restore(iterator, state)
+        _restore(iterator, begin if now is None else now)
     except tf.errors.OpError:
         return False
     return True
+
+
+def has_less(now: bytes, begin: bytes) -> bool:
+    """Whether a state has no more of some part of a pipeline of which an earlier one has it.
+
+    That part has come to its end.
+    """
+    return not _names_in(begin) <= _names_in(now)
 
 
 def is_of_windows(state: bytes) -> bool:

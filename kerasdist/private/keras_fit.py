@@ -61,6 +61,10 @@ class EpochIterator(epoch_iterator.EpochIterator):
         calls: Any = self._epoch_iterator  # Since `__iter__`.
         return next(calls)
 
+    def end_epoch(self) -> None:
+        """Leaves out the rest of `calls()`, with what Keras does after the last one."""
+        self._epoch_iterator = iter(())
+
     def warn_of_end(self) -> None:
         """Says that the data has ended before the epoch."""
         super()._interrupted_warning()

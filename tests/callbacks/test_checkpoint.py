@@ -1,6 +1,7 @@
 """Checkpoints: a training that was interrupted ends as one that was not."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -27,6 +28,7 @@ from kerasdist.callbacks import (
 )
 from kerasdist.checkpoints import Folder
 from kerasdist.parity.data import examples
+from kerasdist.training.data import epoch_iterator
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
@@ -299,65 +301,270 @@ def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_pa
     assert_equal(found, uninterrupted(strategy, of_unknown_length), strategy)
 
 
+@pytest.mark.exhaustive
+def test_data_of_unknown_length_may_have_ended_in_a_call_of_several_steps(tmp_path):
+    def uncounted():
+        x, y = examples()
+        data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(20, seed=3).cache()
+        return (data.filter(lambda x, y: x[0] > -1).batch(16),)
+
+    def make(strategy):
+        return make_model(strategy, steps_per_execution=4)
+
+    strategy = strategies.get("one device")
+    expected = train(strategy, uncounted, make=make)
+
+    arguments = {"after": 5, "every_steps": 6, "make": make}  # In the third epoch, of 4 and 2.
+    found = interrupted(strategy, uncounted, tmp_path, **arguments)
+
+    assert_equal(found, expected, strategy)
+
+
 @pytest.fixture
-def passed_over(monkeypatch):
-    """Returns a list that fills with how many steps of an epoch are read to find a place."""
-    passes = []
-    stock = EpochIterator._pass_over
-    monkeypatch.setattr(
-        EpochIterator,
-        "_pass_over",
-        lambda self, num_steps: (passes.append(num_steps), stock(self, num_steps))[1],
-    )
-    return passes
+def read_again(monkeypatch):
+    """Returns a list that fills with how many batches are read at once to find a place."""
+    read = []
+    stock = EpochIterator._read
+
+    def _read(self, source, num_steps):
+        answer = stock(self, source, num_steps)
+        read.append(answer[0])
+        return answer
+
+    monkeypatch.setattr(EpochIterator, "_read", _read)
+    return read
+
+
+@pytest.fixture
+def without_place(monkeypatch):
+    """Keeps no state in the midst of the data, as if it were too large."""
+    monkeypatch.setattr(epoch_iterator, "_MOST_BYTES", -1)
+
+
+def mapped(x, y):
+    return x * 2, y + 1
+
+
+def in_steps():
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50).repeat()
+    return (data.map(mapped, num_parallel_calls=2).batch(16).prefetch(2),)
+
+
+def prepared_and_shuffled():
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).map(mapped, num_parallel_calls=2)
+    return (data.shuffle(30).batch(16).prefetch(2),)
+
+
+def interleaved():
+    x, y = examples()
+    files = tf.data.Dataset.range(0, 101, 10).shuffle(11)
+    data = files.interleave(lambda start: tf.data.Dataset.range(start, start + 10))
+    data = data.shuffle(20).map(lambda row: (tf.gather(x, row % 101), tf.gather(y, row % 101)))
+    return (data.batch(16),)
+
+
+def cached():
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).map(mapped).cache().shuffle(101)
+    return (data.batch(16),)
+
+
+NOT_READ = "No data is read again."
+SKIPPED = "What comes before it in the data is skipped"
 
 
 @pytest.mark.parametrize(
-    ("data", "after", "every_steps", "num_read"),
+    ("data", "after", "every_steps"),
     [
-        (shuffled_dataset, 17, 4, 2),
+        (shuffled_dataset, 17, 4),
+        (interleaved, 17, 4),
         *exhaustive(
-            (of_unknown_length, 17, 4, 4),
-            (shuffled_dataset, 17, None, 0),
-            (of_unknown_length, 7, 6, 6),
+            (of_unknown_length, 17, 4),
+            (shuffled_dataset, 17, None),
+            (of_unknown_length, 7, 6),
+            (prepared_and_shuffled, 17, 4),
         ),
     ],
 )
-def test_the_epochs_before_are_not_read_again(
-    data, after, every_steps, num_read, passed_over, tmp_path, capsys
-):
+def test_no_data_is_read_again(data, after, every_steps, read_again, tmp_path, capsys):
     strategy = strategies.get("one device")
     expected = uninterrupted(strategy, data, epochs=4)
 
     found = interrupted(strategy, data, tmp_path, after=after, every_steps=every_steps, epochs=4)
 
     assert_equal(found, expected, strategy)
-    assert passed_over == [num_read]
+    assert sum(read_again) == 0
+    assert NOT_READ in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("after", [17, *exhaustive(6)])
+def test_no_data_is_read_again_where_epochs_share_it(after, read_again, tmp_path, capsys):
+    strategy = strategies.get("one device")
+    arguments = {"epochs": 4, "steps_per_epoch": 5, "validation_data": shuffled_dataset()[0]}
+    expected = train(strategy, in_steps, **arguments)
+
+    found = interrupted(strategy, in_steps, tmp_path, after=after, **arguments)
+
+    assert_equal(found, expected, strategy)
+    assert sum(read_again) == 0
+    assert NOT_READ in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_place")
+@pytest.mark.parametrize(
+    ("data", "after", "every_steps"),
+    [
+        (interleaved, 17, 4),
+        (prepared_and_shuffled, 17, 4),
+        *exhaustive(
+            (interleaved, 15, 7),
+            (prepared_and_shuffled, 17, 7),
+            (shuffled_dataset, 17, 4),
+            (of_unknown_length, 17, 4),
+            (in_steps, 17, 4),
+        ),
+    ],
+)
+def test_what_prepares_elements_is_left_out(data, after, every_steps, read_again, tmp_path, capsys):
+    strategy = strategies.get("one device")
+    arguments = {"epochs": 4, **({"steps_per_epoch": 5} if data is in_steps else {})}
+    expected = train(strategy, data, **arguments)
+
+    found = interrupted(strategy, data, tmp_path, after=after, every_steps=every_steps, **arguments)
+
+    assert_equal(found, expected, strategy)
+    assert sum(read_again) == 0
+    assert SKIPPED in capsys.readouterr().err or every_steps == 7
+
+
+@pytest.mark.parametrize("data", [shuffled_dataset, *exhaustive(interleaved, in_steps)])
+def test_a_place_of_other_parts_of_the_data_is_not_used(data, monkeypatch, tmp_path, capsys):
+    strategy = strategies.get("one device")
+    arguments = {"epochs": 4, **({"steps_per_epoch": 5} if data is in_steps else {})}
+    expected = train(strategy, data, **arguments)
+    stock = EpochIterator.state
+
+    def state(self, **progress):  # As if each of 3 workers had its own.
+        kept = stock(self, **progress)
+        assert kept is not None
+        return dataclasses.replace(kept, num_parts=3)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(EpochIterator, "state", state)
+        callbacks = [Checkpoint(tmp_path, every_steps=4), Interrupt(17)]
+        train(strategy, data, callbacks, **arguments)
+
+    found = train(strategy, data, [Checkpoint(tmp_path, every_steps=4)], **arguments)
+
+    assert_equal(found, expected, strategy)
+    assert SKIPPED in capsys.readouterr().err
+
+
+def test_files_may_have_moved(tmp_path, read_again, capsys):
+    strategy, folder, x, y = strategies.get("one device"), tmp_path / "here", *examples()
+    folder.mkdir()
+    for number, row in enumerate(np.hstack([x, y.reshape([-1, 1])]).astype("float32")):
+        (folder / f"{number:03}").write_bytes(row.tobytes())
+
+    def load(path):
+        row = tf.reshape(tf.io.decode_raw(tf.io.read_file(path), tf.float32), [7])
+        return row[:6], row[6:]
+
+    def in_files():
+        paths = sorted(map(str, folder.iterdir()))
+        return (tf.data.Dataset.from_tensor_slices(paths).shuffle(50).map(load).batch(16),)
+
+    expected = train(strategy, in_files)
+    with pytest.raises(Interrupted):
+        callbacks = [Checkpoint(tmp_path / "run", every_steps=4), Interrupt(11)]
+        train(strategy, in_files, callbacks)
+    folder = folder.rename(tmp_path / "there")
+
+    found = train(strategy, in_files, [Checkpoint(tmp_path / "run", every_steps=4)])
+
+    assert_equal(found, expected, strategy)
+    assert sum(read_again) == 0
+    assert SKIPPED in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_place")
+def test_of_whole_passes_nothing_is_read(tmp_path, read_again, capsys):
+    def prepared():
+        x, y = examples()
+        data = tf.data.Dataset.from_tensor_slices((x, y)).map(mapped).shuffle(101)
+        return (data.repeat().batch(16),)
+
+    strategy = strategies.get("one device")
+    arguments = {"epochs": 4, "steps_per_epoch": 5}
+    expected = train(strategy, prepared, **arguments)
+
+    found = interrupted(strategy, prepared, tmp_path, after=17, **arguments)
+
+    assert_equal(found, expected, strategy)
+    assert sum(read_again) == 0
+    assert SKIPPED in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("first", [12, 10])  # In the midst of an epoch, and at the end of one.
+def test_data_that_is_longer_now_is_not_read_again(first, tmp_path, read_again, capsys):
+    """As where `take` says how many steps there are in all."""
+    strategy = strategies.get("one device")
+
+    def train_until(last_step, callbacks=()):
+        def taken():
+            (data,) = in_steps()
+            return (data.take(last_step),)
+
+        epochs = math.ceil(last_step / 5)
+        return train(strategy, taken, callbacks, epochs=epochs, steps_per_epoch=5)
+
+    expected = train_until(18)
+    train_until(first, [Checkpoint(tmp_path)])
+
+    found = train_until(18, [Checkpoint(tmp_path)])
+
+    np.testing.assert_array_equal(found[0].get_weights()[0], expected[0].get_weights()[0])
+    assert found[0].optimizer.iterations == 18
+    assert sum(read_again) == 0
+    assert SKIPPED in capsys.readouterr().err
+
+
+def test_a_cache_needs_the_epoch_again(read_again, tmp_path, capsys):
+    strategy = strategies.get("one device")
+    expected = train(strategy, cached, epochs=4)
+
+    found = interrupted(strategy, cached, tmp_path, after=17, epochs=4)
+
+    assert_equal(found, expected, strategy)
+    assert read_again == [2]
     assert "The data of this epoch is read again up to that step." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("data", [of_unknown_length, *exhaustive(shuffled_dataset)])
-def test_more_epochs_of_a_finished_run_read_one_epoch_again_at_most(data, passed_over, tmp_path):
+def test_more_epochs_of_a_finished_run_read_nothing_again(data, read_again, tmp_path):
     strategy = strategies.get("one device")
     train(strategy, data, [Checkpoint(tmp_path)], epochs=3)
 
     found = train(strategy, data, [Checkpoint(tmp_path)], epochs=5)
 
     assert_equal(found, uninterrupted(strategy, data, epochs=5), strategy)
-    assert passed_over == ([0] if data is shuffled_dataset else [math.inf, 0])
+    assert sum(read_again) == 0
 
 
-def test_random_operations_in_the_data_need_all_of_it_again(passed_over, tmp_path, capsys):
+def test_random_operations_in_the_data_begin_anew_with_each_epoch(read_again, tmp_path, capsys):
     strategy = strategies.get("one device")
 
     found = interrupted(strategy, augmented, tmp_path, after=17)
 
     assert_equal(found, uninterrupted(strategy, augmented), strategy)
-    assert passed_over == [math.inf, math.inf, 2]
-    assert "All data is read again up to that step." in capsys.readouterr().err
+    assert sum(read_again) == 0
+    assert SKIPPED in capsys.readouterr().err
 
 
-def test_another_pipeline_is_told(passed_over, tmp_path):
+def test_another_pipeline_is_told(read_again, tmp_path):
     def in_another_order():
         (data,) = shuffled_dataset()
         return (data.unbatch().shuffle(10).batch(16, drop_remainder=True),)
@@ -370,7 +577,7 @@ def test_another_pipeline_is_told(passed_over, tmp_path):
     with pytest.warns(UserWarning, match="The dataset has other transformations than the one of"):
         train(strategy, in_another_order, [Checkpoint(tmp_path)])
 
-    assert passed_over == [math.inf, 1]
+    assert sum(read_again) == 0
 
 
 @pytest.mark.parametrize("data", [arrays, *exhaustive(shuffled_dataset, augmented)])

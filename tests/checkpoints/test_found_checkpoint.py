@@ -18,6 +18,6 @@ def test_the_last_epoch_is_named_unless_it_is_only_a_way_to_say_endless(epochs, 
     )
     saved = Saved(path="run/step-00000181", record={"epoch": 4, "step": 1}, arrays={})
 
-    said = FoundCheckpoint(saved, training).describe_resume(has_data_state=False)
+    said = FoundCheckpoint(saved, training).describe_resume()
 
     assert f"step 181, {told} 1 of its steps." in said

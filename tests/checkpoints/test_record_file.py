@@ -61,7 +61,7 @@ def forged(written, tmp_path):
 def read(folder):
     found = Folder(str(folder)).read(8)
     found.check()
-    found.unpacked(resumption.DATA_STATE)
+    resumption.data_state_of(found)
     with found.weights():
         return found
 

@@ -39,7 +39,7 @@ def trained_and_saved(directory, **changes):
         **{"run": "1", "fit": 0, "first_epoch": 0, "updates": 2, "epochs": 3, "batch_size": None},
         "history": {"epoch": [0], "history": {"loss": [7.0]}},
         **{"earlier_histories": [], "ends": [], "metrics": variables.metrics_of(model)},
-        **{"other_optimizers": [], "learning_rates": [0.5], "callbacks": [], "num_iterators": None},
+        **{"other_optimizers": [], "learning_rates": [0.5], "callbacks": [], "data": None},
         "given": [],
         "variables": variables.signature_of(model),
         **{"time": 0.0, "writer": "1@here", "written": "", "versions": {}},

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ import tensorflow as tf
 import kerasdist
 from kerasdist.private import names
 from kerasdist.training.context import peers
-from kerasdist.training.data import division
+from kerasdist.training.data import division, epoch_iterator
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import test_warm_start
 from tests.callbacks import test_checkpoint, test_checkpoint_foreign
@@ -128,9 +129,7 @@ def assert_same(found, expected):
 @of(killed, "worker 0", "--workers=2")
 def test_the_chief_of_two_workers_is_killed(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
-    assert (
-        "of its steps. The data of this epoch is read again up to that step." in outcome.outputs[0]
-    )
+    assert "No data is read again." in outcome.outputs[0]
 
 
 @of(killed, "worker 1", "--workers=2", at=13)
@@ -257,6 +256,15 @@ def with_own_rows(strategy, folder):
     return in_one_and_in_two(strategy, folder, prepared_apart)
 
 
+def without_places(strategy, folder):
+    """Does both without a state in the midst of the data, as if it were too large."""
+    with mock.patch.object(epoch_iterator, "_MOST_BYTES", -1):
+        return [
+            question(strategy, folder.with_name(f"{question.__name__} {folder.name}"))
+            for question in (with_own_files, with_own_rows)
+        ]
+
+
 def with_own_rows_later(strategy, folder):
     """Goes on with parts of batches that were whole before, as they are on one worker."""
     whole = {(division, "divide"): lambda *_: division.Division()}
@@ -272,9 +280,9 @@ def in_one_and_in_two(strategy, folder, make, first=None):
     """
     read_again = []
 
-    def pass_over(stock, iterator, num_steps):
+    def read(stock, iterator, source, num_steps):
         read_again.append(num_steps)
-        return stock(iterator, num_steps)
+        return stock(iterator, source, num_steps)
 
     def train(directory, *others):
         keras.utils.set_random_seed(7)
@@ -291,7 +299,7 @@ def in_one_and_in_two(strategy, folder, make, first=None):
     expected = train("in one")
     with contextlib.suppress(Interrupted), names.replaced(first or {}):
         train("in two", Interrupt())
-    with names.replaced({(EpochIterator, "_pass_over"): pass_over}):
+    with names.replaced({(EpochIterator, "_read"): read}):
         return train("in two"), expected, read_again
 
 
@@ -368,7 +376,10 @@ def all_of_these(questions, folder, strategy) -> list:
 def answers(workers) -> list[dict]:
     """Returns what each question gave, on each worker: one cluster runs them all."""
     others = (
-        [with_own_files, with_own_rows, with_own_rows_later, without_a_shared_disk]
+        [
+            *(with_own_files, with_own_rows, with_own_rows_later, without_places),
+            without_a_shared_disk,
+        ]
         if workers in WORKER_DEPLOYMENTS
         else [compiled_at_the_end]
     )
@@ -407,27 +418,22 @@ def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(workers):
 
 
 @on_workers
-def test_workers_with_their_own_files_read_no_epoch_before(workers):
+@pytest.mark.parametrize("question", [with_own_files, with_own_rows, with_own_rows_later])
+def test_workers_with_their_own_part_of_the_data_read_nothing_again(question, workers):
     for answer in answers(workers):
-        found, expected, read_again = answer[with_own_files]
+        found, expected, read_again = answer[question]
         assert_close(found, expected)
-        assert len(read_again) == 1  # Of the epoch that goes on.
+        assert sum(read_again) == 0
 
 
 @on_workers
-def test_workers_that_prepare_their_parts_read_no_epoch_before(workers):
+def test_workers_without_a_place_in_their_files_read_the_epoch_again(workers):
     for answer in answers(workers):
-        found, expected, read_again = answer[with_own_rows]
-        assert_close(found, expected)
-        assert len(read_again) == 1
-
-
-@on_workers
-def test_batches_that_were_whole_go_on_in_parts_without_a_warning(workers):
-    for answer in answers(workers):
-        found, expected, read_again = answer[with_own_rows_later]
-        assert_close(found, expected)
-        assert len(read_again) == 3  # The state of whole batches is no state of parts.
+        (*of_files, num_of_files), (*of_rows, num_of_rows) = answer[without_places]
+        assert_close(*of_files)
+        assert_close(*of_rows)
+        assert sum(num_of_files) > 0
+        assert sum(num_of_rows) == 0  # They are skipped.
 
 
 @on_workers

@@ -284,3 +284,75 @@ def test_the_graph_that_an_operation_calls_is_found():
 
     (graph,) = map(dataset_adapter.graph_called_by, calls)
     assert "AddV2" in [operation.type for operation in graph.get_operations()]
+
+
+def test_an_iterator_goes_on_in_the_midst_of_what_another_has_read():
+    dataset, other = shuffled(), shuffled()
+    first = iter(dataset)
+    begin = state_of(first)
+    next(first), next(first)
+    now = state_of(first)
+    iterator = iter(other)
+
+    assert dataset_adapter.set_portable_state(iterator, begin, now)
+
+    assert not dataset_adapter.has_less(now, begin)
+    assert batches_of(iterator) == batches_of(first)
+    assert batches_of(iter(other)) == batches_of(iter(dataset))
+    assert dataset_adapter.has_less(state_of(first), begin)
+
+
+def test_other_data_is_shuffled_as_that_of_a_program():
+    dataset = shuffled().unbatch()
+    (shuffle,) = (
+        each
+        for each in dataset_adapter.lineage_of(dataset)
+        if dataset_adapter.transformation_of(each) == "shuffle"
+    )
+    other = dataset_adapter.shuffled_as(shuffle, tf.data.Dataset.range(100, 120))
+
+    for _ in range(2):
+        assert [int(each) - 100 for each in other] == [int(each) for each in dataset]
+
+
+def test_all_inputs_of_a_dataset_are_found():
+    data, other = tf.data.Dataset.range(9).batch(3), tf.data.Dataset.range(3)
+    zipped = tf.data.Dataset.zip(data, {"other": other})
+
+    assert dataset_adapter.inputs_of(zipped) == [data, other]
+    names = dataset_adapter.transformations_of(zipped)
+    assert sorted(names) == ["batch", "range", "range", "zip"]
+    again = dataset_adapter.zipped_as(zipped, lambda each: each.skip(1))
+    assert again.element_spec == zipped.element_spec
+    assert len(list(again)) == 2
+
+
+def test_the_numbers_of_enumerate_are_a_range():
+    numbers, _ = dataset_adapter.inputs_of(tf.data.Dataset.range(9).shuffle(3).enumerate())
+    copy = dataset_adapter.from_graph(
+        dataset_adapter.serialized_graph(tf.data.Dataset.range(9).shuffle(3)),
+        tf.TensorSpec([], tf.int64),
+    )
+
+    assert dataset_adapter.transformation_of(numbers) == "range"
+    assert dataset_adapter.transformation_of(copy) == "remote"
+
+
+def test_other_texts_have_another_digest():
+    digests = {
+        dataset_adapter.digest_of_texts(tf.data.Dataset.from_tensor_slices(texts).shuffle(2))
+        for texts in (["a", "b"], ["b", "a"], ["ab", ""], ([1, 2], ["a", "b"]))
+    }
+
+    assert len(digests) == 3
+
+
+def test_what_buffers_may_hold_is_estimated_from_their_specs():
+    images = tf.data.Dataset.from_tensors(tf.zeros([10, 10, 3])).repeat()
+    texts = tf.data.Dataset.from_tensors("text").shuffle(1000)
+
+    assert dataset_adapter.num_bytes_held(images.shuffle(100).batch(2), 2) == 100 * 1200
+    assert dataset_adapter.num_bytes_held(images.batch(2).prefetch(3), 2) == 3 * 2 * 1200
+    automatic = images.batch(2).prefetch(tf.data.AUTOTUNE)
+    assert dataset_adapter.num_bytes_held(automatic, 2) >= 8 * 2 * 1200
+    assert dataset_adapter.num_bytes_held(texts, None) > 10_000_000

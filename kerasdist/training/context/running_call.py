@@ -14,8 +14,34 @@ if TYPE_CHECKING:
     import keras
 
 
-def _no_state(*, begins_epoch: bool) -> None:
+def _no_state(*, step: int, is_over: bool) -> None:
     """The state of data that was not given yet."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataState:
+    """Where the iterator is that the next step of a `fit` takes its batches from.
+
+    Attributes:
+        num_iterators: How many were made before it.
+        num_steps: Steps that have had its batches.
+        is_begun: Whether it was made already; `begin` is that of the one before it otherwise.
+        num_parts: Workers that read parts of their own; 1 if all read, and prepare, the same.
+        texts: A number that differs for other paths that the data was given.
+        next_size: The examples of its next batch, where workers read parts of their own.
+        begin: What tf.data keeps of it before its first batch; None where that is not known.
+        now: What tf.data keeps of it at this place: one that all workers share, or one for each;
+            empty where that is too much, or not known.
+    """
+
+    num_iterators: int
+    num_parts: int
+    texts: int
+    num_steps: int = 0
+    is_begun: bool = False
+    next_size: int | None = None
+    begin: bytes | None = None
+    now: tuple[bytes, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,14 +53,13 @@ class DataPlace:
         step: How many steps of the next one are.
         given: Positions, in the pass over the data, of the batches that synchronous workers had
             before others that are in these steps.
-        state: How many iterators were made before one of them, and what tf.data keeps of that one
-            before its first batch; None where only what was read says what comes next.
+        state: Of the data; None where only all that was read says what comes next.
     """
 
     epoch: int
     step: int
     given: tuple[int, ...] = ()
-    state: tuple[int, bytes] | None = None
+    state: DataState | None = None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -50,7 +75,8 @@ class RunningCall:
         resumed_time: When that was saved; None if it is not resumed, or nothing is left to train.
         resume_at: Where the data is to begin; None for the first epoch.
         keeps_data_state: Whether a callback asks for `data_state`, which takes time to keep.
-        data_state: Returns that of `DataPlace` for its data; see `EpochIterator.state`.
+        data_state: Returns the state of its first data, which `fit` trains with; see
+            `EpochIterator.state`.
         batch_size: The examples of a batch of the data that was given last, where it is known.
         num_batches: Those of that data, where it is known.
         num_steps_of_epoch: Steps of the epoch that its data has had batches for so far, with those
@@ -76,7 +102,7 @@ class RunningCall:
     resumed_time: float | None = None
     resume_at: DataPlace | None = None
     keeps_data_state: bool = False
-    data_state: Callable[..., tuple[int, bytes] | None] = _no_state
+    data_state: Callable[..., DataState | None] = _no_state
     batch_size: int | None = None
     num_batches: int | None = None
     num_steps_of_epoch: int | None = None
@@ -145,7 +171,9 @@ def note_data(*, batch_size: int | None, num_batches: int | None, state: Callabl
     """Notes of the data of the call that runs what `RunningCall` says of it."""
     if memory.THREAD.calls:
         call = memory.THREAD.calls[-1]
-        call.batch_size, call.num_batches, call.data_state = batch_size, num_batches, state
+        call.batch_size, call.num_batches = batch_size, num_batches
+        if is_first_data():  # `fit` makes the data of its validation ready later.
+            call.data_state = state
 
 
 def note_dataset(dataset: Any) -> None:

@@ -16,6 +16,7 @@ other that sleeps on is left to the end of the process.
 
 import _thread
 import ctypes
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -72,13 +73,31 @@ def _has_ended(done: _thread.LockType, until: float) -> bool:
     return done.acquire(timeout=max(0.0, until - time.monotonic()))
 
 
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Progress:
+    """What was taken from an iterator; it may be known for longer than that is held.
+
+    Attributes:
+        num_iterators: How many were made before it.
+        begin: What tf.data keeps of it before its first batch; None where that is not known.
+        num_taken: Steps that have had its batches.
+        next_size: See `DataSource`.
+    """
+
+    num_iterators: int = 0
+    begin: bytes | None = None
+    num_taken: int = 0
+    next_size: Any = None
+
+
 class DataSource:
     """Holds the only lasting reference to an iterator, and lets it go without a wait.
 
     Args:
         iterator: Of `tf.data`, of a distributed dataset, or any other.
-        next_size: int64 scalar, the examples of the next global batch, for data of which each
-            worker reads its own part (see `file_shards`); None for others.
+        progress: What was taken from it. Its `next_size` is an int64 scalar, the examples of the
+            next global batch, for data of which each worker reads its own part (see
+            `file_shards`); None for others.
         is_distributed: Whether its batches have a value for each replica already.
         calls_python: Whether Python makes the data: then it is waited for, as in plain Keras.
     """
@@ -89,15 +108,25 @@ class DataSource:
         self,
         iterator: Iterator,
         *,
-        next_size: Any = None,
+        progress: Progress | None = None,
         is_distributed: bool = False,
         calls_python: bool = False,
     ):
         self.iterator = iterator
-        self.next_size = next_size
+        self.progress = progress or Progress()
         self.is_distributed = is_distributed
         self._calls_python = calls_python
         self._most_secs = _MOST_SECS_OF_DISTRIBUTED if is_distributed else _MOST_SECS
+
+    @property
+    def next_size(self) -> Any:
+        """The examples of the next global batch; or None."""
+        return self.progress.next_size
+
+    def note(self, num_taken: int, next_size: Any) -> None:
+        """Notes that steps have had its batches, and the size of the next one."""
+        self.progress.num_taken += int(num_taken)
+        self.progress.next_size = next_size
 
     def __iter__(self):
         return self

@@ -1,13 +1,17 @@
 """Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch."""
 
 import contextlib
+import dataclasses
+import functools
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter, keras_fit
+from kerasdist.support.terminal import say
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import (
@@ -16,12 +20,24 @@ from kerasdist.training.data import (
     element_order,
     file_caches,
     input_functions,
+    skipping,
 )
-from kerasdist.training.data.data_source import DataSource
+from kerasdist.training.data.data_source import DataSource, Progress
 
-# Elements that the shuffles of a dataset may hold for its state to be kept: TensorFlow writes 164
-# bytes for each, in 10 us.
-_MOST_SHUFFLED = 200_000
+# Elements that the shuffles of a dataset may hold for its state to be kept, once for each iterator,
+# and with each checkpoint: TensorFlow writes 164 bytes for each, in 10 us.
+_MOST_SHUFFLED, _MOST_SHUFFLED_NOW = 200_000, 10_000
+# Bytes of the states of all workers that are written with each checkpoint.
+_MOST_BYTES = 4 << 20
+# What is said of each way to go on.
+_NOTHING = "No data is read again."
+_SKIPPED = "What comes before it in the data is skipped, without what prepares each element."
+_READ = "The data of this epoch is read again up to that step."
+_ALL = "All data is read again up to that step."
+_OTHER = (
+    "The dataset has other transformations than the one of the checkpoint. Training goes on at the "
+    "same place, perhaps with other batches."
+)
 
 
 class GlobalBatches:
@@ -70,7 +86,7 @@ class GlobalBatches:
             StopIteration: There was no batch left.
         """
         self.num_taken = num_taken
-        self.source.next_size = next_size
+        self.source.note(num_taken, next_size)
         running_call.note_steps(self.first_step + num_taken)
         if num_taken == 0:
             raise StopIteration
@@ -98,6 +114,12 @@ class EpochIterator(keras_fit.EpochIterator):
         ValueError: The workers have different numbers of batches, or get other examples
             of a tf.data service than one device does.
     """
+
+    _next_iterator: Any = None
+    _last_source: Any = None  # A weak reference: see `DataSource`.
+    _is_skipped = False  # Whether that one does not know what was before.
+    # Of that one, and of the one before.
+    _progress = _progress_before = Progress()
 
     def __init__(
         self,
@@ -128,14 +150,14 @@ class EpochIterator(keras_fit.EpochIterator):
         self._is_counted = not is_distributed and self._own_data is None
         self._num_iterators = 0
         self._calls_python = dataset_adapter.calls_python(self._dataset)
-        self._has_small_state = not self.steps_per_epoch and self._may_keep_state()
+        self._has_small_state = self._may_keep_state()
+        self._has_small_place = self._has_small_state and self._may_keep_place(size)
         if not running_call.reads_whole_data():  # One worker alone may predict.
             has_end = not self.steps_per_epoch and self._is_counted
             length = self.data_adapter.num_batches if has_end else None
             data_checks.check_equal_num_batches(self._strategy, length)
         self._put_in_order()
         self._state: bytes | None = None  # That of the last iterator, before its first batch.
-        self._next_iterator: Any = None
         self._note_length()
         num_batches = self.num_batches_of_data
         running_call.note_data(batch_size=size, num_batches=num_batches, state=self.state)
@@ -152,8 +174,7 @@ class EpochIterator(keras_fit.EpochIterator):
 
     def _put_in_order(self) -> None:
         """Gives data that all workers read and prepare one order."""
-        has_parts = self._own_data is not None or self._own_parts is not None
-        is_prepared_by_all = peers.count(self._strategy) > 1 and not has_parts
+        is_prepared_by_all = peers.count(self._strategy) > self._num_parts
         if is_prepared_by_all and isinstance(self._dataset, tf.data.Dataset):
             self._dataset = element_order.in_order(self._dataset)
 
@@ -165,6 +186,20 @@ class EpochIterator(keras_fit.EpochIterator):
         if self._calls_python or dataset_adapter.draws(self._dataset):
             return False
         return not dataset_adapter.cache_files(self._dataset)  # They may be complete by now.
+
+    def _may_keep_place(self, batch_size: int | None) -> bool:
+        """Whether that is a few bytes in the midst of the data, too."""
+        if not isinstance(self._dataset, tf.data.Dataset):
+            return False
+        if "cache" in dataset_adapter.transformations_of(self._dataset):
+            return False  # With all that it holds.
+        # Near the end of its data, an iterator does not know any more what was drawn for it.
+        is_endless = self._dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        if not (is_endless or skipping.is_drawn_early(self._dataset)):
+            return False
+        if dataset_adapter.num_shuffled(self._dataset) > _MOST_SHUFFLED_NOW:
+            return False
+        return dataset_adapter.num_bytes_held(self._dataset, batch_size) <= _MOST_BYTES
 
     def _batch_size(self) -> int | None:
         size = keras_fit.batch_size_of(self.data_adapter)
@@ -183,61 +218,214 @@ class EpochIterator(keras_fit.EpochIterator):
     def __iter__(self):
         """Begins an epoch; the first one where the `fit` is to go on.
 
-        All that comes before is read again, so that whatever gives the data is in the same state;
-        where tf.data knows that state, nothing of the epochs before.
+        Where tf.data knows the place, nothing is read; or only what decides the order of what comes
+        before, or that of the last iterator, or all, so that whatever gives the data is in the same
+        state.
         """
-        progress = running_call.take_data_place()
-        if progress is None:
+        place = running_call.take_data_place()
+        if place is None:
             return super().__iter__()
-        for _ in range(self._go_on(progress.state), progress.epoch):
+        source, state = None, place.state
+        if state is not None:
+            if self.steps_per_epoch and 0 < (self._length or 0) <= state.num_steps:
+                # The data is as long as before: Keras begins it anew.
+                number = state.num_iterators + 1
+                state = dataclasses.replace(
+                    state, num_iterators=number, num_steps=0, is_begun=False, now=()
+                )
+            source = self._go_on(state)
+        if source is not None and state is not None:
+            return self._stand_at(source, place, max(0, state.num_steps - place.step))
+        self._tell(_ALL)
+        for _ in range(place.epoch):
             self._pass_over(math.inf)
-        return self._pass_over(progress.step)
+        return self._pass_over(place.step)
 
-    def state(self, *, begins_epoch: bool) -> tuple[int, bytes] | None:
-        """Returns the state of `DataPlace`; None where all that was read says what comes next.
+    def state(self, *, step: int, is_over: bool) -> running_call.DataState | None:
+        """Returns the state of the data; None where only all that was read says what comes next.
 
         Called by all workers, which have the same or none.
 
         Args:
-            begins_epoch: Whether an epoch is about to begin: its iterator is then made now.
+            step: Steps of the present epoch that were made. With 0 an epoch is about to begin: its
+                iterator is then made now.
+            is_over: Whether the `fit` is.
         """
-        if not self._is_shared(self._state):
+        if self._calls_python or not isinstance(self._data_here, tf.data.Dataset):
             return None
-        if begins_epoch and self._next_iterator is None:
+        known = functools.partial(
+            running_call.DataState, num_parts=self._num_parts, texts=self._texts
+        )
+        goes_on = bool(step) or (self.steps_per_epoch and self.iterator is not None)
+        if not goes_on and self._next_iterator is None:
+            if is_over or not self._is_shared(self._state):
+                begin = self._shared(self._state)
+                return known(num_iterators=self._num_iterators, begin=begin)
             self._next_iterator = self.make_iterator()
-        state = self._state
-        return (self._num_iterators - 1, state) if self._is_shared(state) and state else None
+        progress = self._progress
+        if is_over and not progress.num_taken and self._progress_before.num_taken:
+            progress = self._progress_before  # Of data that may be longer later.
+        begin = self._shared(progress.begin)
+        has_place = begin is not None and progress.num_taken and not is_over
+        size = None if is_over else progress.next_size
+        return known(
+            num_iterators=progress.num_iterators,
+            num_steps=progress.num_taken,
+            is_begun=True,
+            next_size=None if size is None else int(size),
+            begin=begin,
+            now=self._places() if has_place else (),
+        )
+
+    def _shared(self, state: bytes | None) -> bytes | None:
+        return state if self._is_shared(state) else None
 
     def _is_shared(self, state: bytes | None) -> bool:
         """Whether all workers have this state, which is there."""
         return peers.are_alike(self._strategy, state or b"") and bool(state)
 
-    def _go_on(self, state: tuple[int, bytes] | None) -> int:
-        """Makes the iterator of a state the next one; returns the epoch that it begins."""
-        if state is None:
-            return 0
-        self._num_iterators, content = state
+    def _places(self) -> tuple[bytes, ...]:
+        """Returns where the data is: one state, or one of each worker if these read parts."""
+        content, source = b"", self._last_source()
+        if source is not None and self._has_small_place and not self._is_skipped:
+            content = dataset_adapter.portable_state(source.iterator) or b""
+            if len(content) * self._num_parts > _MOST_BYTES:
+                content = b""
+            self._has_small_place = bool(content)
+        if peers.any_of(self._strategy, not content):
+            return ()
+        if self._num_parts == 1:
+            return (content,)
+        workers = range(self._num_parts)
+        return tuple(peers.send(self._strategy, content, source=worker) for worker in workers)
+
+    def _go_on(self, state: running_call.DataState) -> DataSource | None:
+        """Returns the source that training goes on with, at its place; None to read all again."""
+        if not isinstance(self._data_here, tf.data.Dataset):
+            return None
+        are_others = state.num_parts != self._num_parts or state.texts != self._texts
+        if peers.any_of(self._strategy, are_others):
+            # What is kept of a place may hold paths, of files that were moved since.
+            begin = state.begin if self._is_divided_as(state) else None
+            state = dataclasses.replace(state, begin=begin, now=(), next_size=None)
+        now = state.now[peers.index_of(self._strategy) % len(state.now)] if state.now else None
+        knows_begin = state.begin is not None and skipping.knows_order(self._dataset)
+        if now is not None:
+            source = self._restored(state, now)
+            if source is not None:
+                return source
+            if not knows_begin:
+                warn(_OTHER)
+        if skipping.may_skip(self._data_here) and (state.num_steps or not knows_begin):
+            source = self._skipped(state, knows_begin=knows_begin)
+            if source is not None:
+                return source
+        return self._restored(state, None) if knows_begin else None
+
+    def _is_divided_as(self, state: running_call.DataState) -> bool:
+        """Whether data is whole, or in parts of the same kind, as that of a state was."""
+        is_of_rows = state.begin is not None and dataset_adapter.is_of_windows(state.begin)
+        are_parts = state.num_parts > 1, self._num_parts > 1
+        return len({*are_parts}) == 1 and is_of_rows == (self._own_parts is not None)
+
+    def _restored(self, state: running_call.DataState, now: bytes | None) -> DataSource | None:
+        """Returns a source in a state of tf.data, and reads what is between that and its place.
+
+        None where the state is of other data.
+        """
         iterator = self._new_iterator()
-        fits = dataset_adapter.set_portable_state(iterator, content)
+        assert state.begin is not None
+        if now is not None:  # Near the end of the data, it has no more of what has ended before.
+            skipping.draw_late(self._data_here, self._num_read(state.num_iterators) + 1)
+        fits = dataset_adapter.set_portable_state(iterator, state.begin, now)
         if peers.any_of(self._strategy, not fits):
-            # One worker alone prepares whole batches, and has another state of the same data.
-            if dataset_adapter.is_of_windows(content) == (self._own_parts is not None):
-                warn(
-                    "The dataset has other transformations than the one of the checkpoint. "
-                    "Training goes on at the same place, perhaps with other batches."
-                )
+            if now is not None:
+                return None
+            warn(_OTHER)
             # Nothing has been read from it: it is the first one.
             self._num_iterators, self._next_iterator = 1, self._source_of(iterator)
-            return 0
-        self._state = content
-        # At the end of an epoch of known length Keras makes another one.
-        epoch, is_between = divmod(state[0], 2 if self.num_batches_of_data else 1)
+            return None
+        self._state, self._num_iterators = state.begin, state.num_iterators + 1
+        if not state.is_begun:
+            self._num_iterators = state.num_iterators
+            iterator = self._new_iterator()
+        if now is not None:
+            # For the orders that come after: they are those of what has not ended.
+            has_ended = dataset_adapter.has_less(now, state.begin)
+            if has_ended and skipping.is_drawn_early(self._data_here):
+                dataset_adapter.set_portable_state(iter(self._data_here), state.begin)
+            self._tell(_NOTHING)
+            return self._source_of(iterator, next_size=state.next_size)
+        self._tell(_READ if state.num_steps else _NOTHING)
         source = self._source_of(iterator)
-        self._next_iterator = None if is_between else source
-        return epoch + is_between
+        if state.num_steps:
+            source.note(*self._read(source, state.num_steps))
+        return source
 
-    def _pass_over(self, num_steps: float):
-        """Begins an epoch and reads so many of its steps, or all; returns its iterator."""
+    def _skipped(self, state: running_call.DataState, *, knows_begin: bool) -> DataSource | None:
+        """Returns a source at its place that leaves out what is before; None if that is unknown."""
+        num_made = state.num_iterators
+        iterator = skipping.begun_after(
+            self._data_here,
+            state.num_steps,
+            num_made=num_made,
+            num_read=self._num_read(num_made),
+            is_at_end=bool(self._length) and state.num_steps >= self._length,
+        )
+        if iterator is None or (knows_begin and not self._confirms(state)):
+            return None
+        self._num_iterators = num_made + 1
+        self._state = state.begin if state.is_begun else None
+        self._tell(_SKIPPED if state.num_steps else _NOTHING)
+        return self._source_of(iterator, is_skipped=True)
+
+    def _num_read(self, num_made: int) -> int:
+        """Returns how many of the first iterators were read."""
+        if self.num_batches_of_data and not self.steps_per_epoch:
+            return (num_made + 1) // 2  # Keras makes another one at the end of an epoch.
+        return num_made
+
+    def _confirms(self, state: running_call.DataState) -> bool:
+        """Whether the next order is that of the training that was interrupted.
+
+        There, an earlier `fit`, or a callback, may have read the same dataset. The orders after it
+        are then as they were.
+        """
+        probe = iter(self._data_here)
+        found = dataset_adapter.portable_state(probe)
+        self._set_order(probe, state)
+        expected = dataset_adapter.portable_state(iter(self._data_here))
+        fits = self._set_order(probe, state)
+        if peers.any_of(self._strategy, not fits):
+            warn(_OTHER)  # What is left of this epoch fits what was skipped all the same.
+            return True
+        return not peers.any_of(self._strategy, found is None or found != expected)
+
+    def _set_order(self, probe: Iterator, state: running_call.DataState) -> bool:
+        """Lets orders be drawn that come after the one of a state; returns False if none is."""
+        assert state.begin is not None
+        fits = dataset_adapter.set_portable_state(probe, state.begin)
+        if not state.is_begun:
+            iter(self._data_here)
+        return fits
+
+    def _stand_at(self, source: DataSource, place: running_call.DataPlace, num_before: int):
+        """Begins an epoch in its midst, without reading what is before; returns its iterator.
+
+        Args:
+            source: Has the batches from there on.
+            place: Of the epoch that goes on.
+            num_before: Batches that `source` would have had for epochs before it.
+        """
+        source.progress.num_taken = num_before
+        if self.steps_per_epoch:
+            self.iterator, self.num_seen = source, num_before
+        else:
+            self._next_iterator = source
+        return self._pass_over(place.step, reads=False)
+
+    def _pass_over(self, num_steps: float, *, reads: bool = True):
+        """Begins an epoch and passes over so many of its steps, or all; returns its iterator."""
         iterator = super().__iter__()
         num_passed = 0
         while num_passed < num_steps:
@@ -247,27 +435,36 @@ class EpochIterator(keras_fit.EpochIterator):
                 break
             has_ended = True
             with self.catch_stop_iteration():
-                num_passed += self._read_past(batches)
+                if reads:
+                    batches.answer(*self._read(batches.source, batches.num_steps))
+                else:
+                    num_left = min(num_steps, self.num_batches_of_data or math.inf) - num_passed
+                    batches.answer(int(min(batches.num_steps, num_left)), batches.next_size)
+                num_passed += batches.num_taken
                 has_ended = False
             if has_ended:
+                self.end_epoch()  # As `fit` does where the data ends.
                 break
         return iterator
 
-    def _read_past(self, batches: GlobalBatches) -> int:
-        """Reads the batches of a call; returns how many there were."""
+    def _read(self, source: DataSource, num_steps: int) -> tuple[int, Any]:
+        """Reads batches; returns how many there were, and the examples of the next one."""
         num_taken, next_size = 0, None
-        for _ in range(batches.num_steps):
+        for _ in range(num_steps):
             try:
-                batch = next(batches.iterator)
+                batch = next(source.iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
             num_taken += 1
-            if batches.next_size is not None:
+            if source.next_size is not None:
                 *_, next_size = batch
         if next_size is not None:
             next_size = tf.constant(peers.sum_over(self._strategy, next_size), tf.int64)
-        batches.answer(num_taken, next_size)
-        return num_taken
+        return num_taken, next_size
+
+    def _tell(self, line: str) -> None:
+        if peers.is_chief(self._strategy):
+            say(line)
 
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, batches) for a call of the step function."""
@@ -310,9 +507,24 @@ class EpochIterator(keras_fit.EpochIterator):
         iterator, self._next_iterator = self._next_iterator, None
         return iterator
 
-    def _new_iterator(self) -> Iterator:
+    @property
+    def _data_here(self) -> Any:
+        """What this worker reads, and prepares."""
         parts = (each for each in (self._own_data, self._own_parts) if each is not None)
-        iterator = iter(next(parts, self._dataset))
+        return next(parts, self._dataset)
+
+    @property
+    def _num_parts(self) -> int:
+        """Workers that read, or prepare, parts of their own; 1 if all have the same."""
+        return 1 if self._data_here is self._dataset else peers.count(self._strategy)
+
+    @functools.cached_property
+    def _texts(self) -> int:
+        """A number that differs for other paths in the dataset."""
+        return dataset_adapter.digest_of_texts(self._dataset)
+
+    def _new_iterator(self) -> Iterator:
+        iterator = iter(self._data_here)
         self._num_iterators += 1
         self._state = self._state_of(iterator)
         return iterator
@@ -324,16 +536,30 @@ class EpochIterator(keras_fit.EpochIterator):
         self._has_small_state = state is not None  # TensorFlow logs each time that it has none.
         return state
 
-    def _source_of(self, iterator: Iterator) -> DataSource:
-        if self._own_data is not None:
+    def _source_of(
+        self, iterator: Any, *, next_size: int | None = None, is_skipped: bool = False
+    ) -> DataSource:
+        """Returns the source of an iterator; `next_size` is given where it was read already."""
+        if self._own_data is not None and next_size is None:
             *_, size = next(iterator)
-            next_size = peers.sum_over(self._strategy, size)
-            next_size = tf.constant(next_size, tf.int64)
-            return DataSource(iterator, next_size=next_size, calls_python=self._calls_python)
+            next_size = int(peers.sum_over(self._strategy, size))
         is_distributed = isinstance(iterator, tf.distribute.DistributedIterator)
         if self._class_weight is not None:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
-        return DataSource(iterator, is_distributed=is_distributed, calls_python=self._calls_python)
+        self._progress_before = self._progress
+        self._progress = Progress(
+            num_iterators=self._num_iterators - 1,
+            begin=self._state,
+            next_size=None if next_size is None else tf.constant(next_size, tf.int64),
+        )
+        source = DataSource(
+            iterator,
+            progress=self._progress,
+            is_distributed=is_distributed,
+            calls_python=self._calls_python,
+        )
+        self._last_source, self._is_skipped = weakref.ref(source), is_skipped
+        return source
 
     def warn_of_end(self):
         """Warns where the program has counted on more data."""

@@ -23,13 +23,13 @@ import tensorflow as tf
 from kerasdist.private import dataset_adapter, keras_fit
 from kerasdist.support import memory
 from kerasdist.training.context import peers
-from kerasdist.training.data import data_checks, element_order, row_maps
+from kerasdist.training.data import data_checks, element_order, pipeline_parts, row_maps
 from kerasdist.training.data.batches import WorkerPart, part_of_worker
 
-# With the argument that each of them has, by the name that TensorFlow keeps it under.
-_OF_EXAMPLES = {"map": None, "prefetch": "buffer_size", "options": None, "cache": None}
-_OF_ORDER = {"repeat": "count", "skip": "count", "take": "count"}
-_KNOWN = {**_OF_EXAMPLES, **_OF_ORDER}
+# What leaves each example as it is, or prepares it alone, and what decides which there are.
+_OF_EXAMPLES = {"map", "prefetch", "options", "cache"}
+_OF_ORDER = {"repeat", "skip", "take"}
+_KNOWN = _OF_EXAMPLES | _OF_ORDER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,11 +219,11 @@ def batches_of_worker(
         return None
     windows = _windows_of(pipeline)
     for each in order:
-        windows = _again(each, windows)
+        windows = pipeline_parts.again(each, windows)
     own = windows.shard(num_workers, index).enumerate()
     data = own.flat_map(lambda _, parts: tf.data.Dataset.zip(parts))
     left = [each for each in pipeline.batches if not _is_of_order(each)]
-    return _prepared(pipeline, data, pipeline.batch_size, left, _of_elements)
+    return _prepared(pipeline, data, pipeline.batch_size, left, pipeline_parts.of_element)
 
 
 def _is_of_order(dataset: tf.data.Dataset) -> bool:
@@ -243,7 +243,7 @@ def _windows_of(pipeline: Pipeline) -> tf.data.Dataset:
     # A `shuffle` right before a `repeat` is made one with it by TensorFlow, and draws otherwise.
     data = data.with_options(tf.data.Options()) if pipeline.order else data
     for each in pipeline.order:
-        data = _again(each, data)
+        data = pipeline_parts.again(each, data)
     return data.window(pipeline.batch_size, drop_remainder=_is_cut_off(pipeline))
 
 
@@ -264,51 +264,17 @@ def _prepared(
         given: Makes what a `map` calls with its elements of a function of the program's elements.
     """
     for each in pipeline.examples:
-        data = _again(each, data, given)
+        data = pipeline_parts.again(each, data, call=given)
     data = data.batch(num_rows, drop_remainder=_is_cut_off(pipeline))
     for each in batches:
-        data = _again(each, data, given)
+        data = pipeline_parts.again(each, data, call=given)
     return element_order.with_order_option(data.with_options(pipeline.whole.options()))
-
-
-def _again(
-    made: tf.data.Dataset, data: tf.data.Dataset, given: Callable | None = None
-) -> tf.data.Dataset:
-    """Returns what other data becomes by the transformation that made a dataset.
-
-    Args:
-        made: By a transformation in `_KNOWN`.
-        data: The other data.
-        given: See `_prepared`; for a `map`.
-    """
-    name = dataset_adapter.transformation_of(made)
-    if name == "options":  # Those of all are given to the last one.
-        return data
-    if given and name == "map":
-        num_parallel = dataset_adapter.argument_of(made, "num_parallel_calls")
-        is_parallel = num_parallel is not None
-        return data.map(
-            given(dataset_adapter.function_of(made)),
-            num_parallel_calls=num_parallel,
-            deterministic=True if is_parallel else None,
-        )
-    argument = _KNOWN[name]
-    values = () if argument is None else (dataset_adapter.argument_of(made, argument),)
-    return getattr(data, name)(*values)
 
 
 def _of_rows(function: Callable) -> Callable:
     @tf.autograph.experimental.do_not_convert
     def prepare(part: WorkerPart) -> WorkerPart:
         return WorkerPart(part.total, part.digest, function(part.rows))
-
-    return prepare
-
-
-def _of_elements(function: Callable) -> Callable:
-    @tf.autograph.experimental.do_not_convert
-    def prepare(*element: Any) -> Any:
-        return function(element)
 
     return prepare
 

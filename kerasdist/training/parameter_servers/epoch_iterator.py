@@ -285,9 +285,16 @@ class WorkerEpochIterator(EpochIterator):
         """Begins an epoch; `calls` looks where the first one is to go on."""
         return super(EpochIterator, self).__iter__()
 
+    def state(self, *, step: int, is_over: bool) -> None:
+        """What the workers have read says what comes next."""
+
     def calls(self) -> Iterator[tuple[int, int, Any]]:
         """Yields (first step, last step, calls) for each call that ends."""
-        place = running_call.take_data_place() or running_call.DataPlace(epoch=0, step=0)
+        place = running_call.take_data_place()
+        if place is None:
+            place = running_call.DataPlace(epoch=0, step=0)
+        else:
+            self._tell("All data is read again up to that step.")
         for _ in range(place.epoch):
             for *_, calls in self._calls_of_epoch():
                 call = calls.take()

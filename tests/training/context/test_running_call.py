@@ -30,7 +30,7 @@ def test_calls_nest_and_end_with_an_error():
 
 def test_data_that_was_not_given_yet_has_no_state():
     with running_call.entered("fit", keras.Model()) as call:
-        assert call.data_state(begins_epoch=True) is None
+        assert call.data_state(step=0, is_over=False) is None
         assert running_call.take_data_place() is None
 
 
