@@ -5,7 +5,7 @@ from pathlib import Path
 import keras
 from absl import flags
 
-from . import nets, preprocessing, weights
+from . import nets, own_parts, preprocessing, weights
 from .files.train_dir import TrainDir
 from .typed_flags import define_text
 from .usage_error import UsageError
@@ -97,7 +97,7 @@ def preprocess_of(model: keras.Model, values: flags.FlagValues) -> preprocessing
     if values.preprocessing_name:
         return preprocessing.find(values.preprocessing_name)
     name = values.model_name or model.name
-    if name not in nets.NETS:
+    if name not in nets.NETS and not own_parts.is_own(name):
         raise UsageError(
             f"The model is named {name!r}, which is not a net of this application. Say how its "
             f"images are prepared: --preprocessing_name={'|'.join(preprocessing.PREPROCESSINGS)}."

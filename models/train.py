@@ -95,7 +95,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "overwrite", False, "Start over and replace the results in --train_dir.", flag_values=values
     )
-    text("model_name", "inception_v3", f"One of {', '.join(sorted(nets.NETS))}.")
+    text("model_name", "inception_v3", nets.CHOICE)
     count("train_image_size", None, "Height and width in pixels. Default: that of the net.")
     count("max_number_of_steps", None, "Global steps. Default: until Ctrl-C (one process only).")
     count(

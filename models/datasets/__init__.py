@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow_datasets as tfds
 
+from .. import own_parts
 from ..usage_error import UsageError, did_you_mean
 from . import connection, image_folder, slim_records, splits
 from .damage import first_damage
@@ -38,8 +39,8 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     the next one.
 
     Args:
-        name: A key of `BUILDERS`, "folder", the name of TFRecords in slim's format, or any name
-            that `tfds.builder` takes.
+        name: A key of `BUILDERS`, "folder", the name of TFRecords in slim's format, any name that
+            `tfds.builder` takes, or the module and name of one's own function.
         split: One of its splits, or a slice such as "train[:80%]". None is the first.
         data_dir: Where the datasets are; must exist.
 
@@ -53,6 +54,8 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
             f"--dataset_dir {str(data_dir)!r} is not a directory. Create it "
             f"(mkdir -p {data_dir}) or give the one that holds your datasets."
         )
+    if own_parts.is_own(name):
+        return own_parts.find("--dataset_name", name)(split=split, data_dir=data_dir)
     if name == FOLDER:
         return image_folder.load(split=split, data_dir=data_dir)
     if files := slim_records.files_of(name, data_dir):

@@ -5,6 +5,7 @@ model = nets.build("lenet", num_classes=10, weight_decay=4e-5)
 
 import keras
 
+from .. import own_parts
 from ..usage_error import UsageError, check_name
 from . import (
     alexnet,
@@ -61,14 +62,23 @@ ABSENT = {
     "pnasnet_large": "keras.applications has no PNASNet; try nasnet_large",
     "pnasnet_mobile": "keras.applications has no PNASNet; try nasnet_mobile",
 }
+CHOICE = (
+    f"One of {', '.join(sorted(NETS))}; or your own: my_package.nets:build. Slim's "
+    f"{', '.join(sorted(ABSENT))} are not there."
+)
 
 
 def find(name: str) -> Net:
-    """Returns the row of `name`.
+    """Returns the row of `name`, which may be the module and function of a net of one's own.
+
+    As in slim, such a function may have the attribute default_image_size.
 
     Raises:
         UsageError: There is no such net. The message lists the valid names, or says why not.
     """
+    if own_parts.is_own(name):
+        function = own_parts.find("--model_name", name)
+        return Net(function, getattr(function, "default_image_size", 224), "inception")
     if name in ABSENT:
         raise UsageError(f"--model_name {name!r} is not available: {ABSENT[name]}.")
     check_name("--model_name", name, NETS)
@@ -87,7 +97,7 @@ def build(
     """Builds the net `name` with initial weights. The model has that name, and returns logits.
 
     Args:
-        name: A key of `NETS`.
+        name: A key of `NETS`, or the module and function of a net of one's own.
         num_classes: The number of logits.
         weight_decay: As in slim, adds `weight_decay * sum(w ** 2) / 2` to the loss for every
             kernel that slim's net regularizes.
@@ -107,7 +117,7 @@ def build(
         channels=channels or net.channels,
         weight_decay=weight_decay,
     )
-    model.name = name
+    model.name = name.replace(":", ".")  # TensorFlow takes no colon.
     if not synchronized:
         for layer in model.layers:
             if isinstance(layer, keras.layers.BatchNormalization):

@@ -6,6 +6,7 @@ image = preprocess(image, image_size=28, seed=None)
 
 from typing import Any, Protocol
 
+from .. import own_parts
 from ..usage_error import check_name
 from . import cifarnet, inception, lenet, vgg
 
@@ -34,10 +35,12 @@ PREPROCESSINGS: dict[str, Preprocess] = {
 
 
 def find(name: str) -> Preprocess:
-    """Returns the preprocessing `name`.
+    """Returns the preprocessing `name`, which may be the module and name of one's own function.
 
     Raises:
         UsageError: There is no such preprocessing; the message lists the valid names.
     """
+    if own_parts.is_own(name):
+        return own_parts.find("--preprocessing_name", name)
     check_name("--preprocessing_name", name, PREPROCESSINGS)
     return PREPROCESSINGS[name]
