@@ -47,7 +47,13 @@ def check(values: flags.FlagValues) -> None:
     check_name("--learning_rate_decay_type", values.learning_rate_decay_type, SCHEDULES)
 
 
-def build(values: flags.FlagValues, *, num_examples: int, num_to_aggregate: int = 1) -> Schedule:
+def build(
+    values: flags.FlagValues,
+    *,
+    num_examples: int,
+    num_to_aggregate: int = 1,
+    whole_steps: bool = False,
+) -> Schedule:
     """Returns the learning rate for a Keras optimizer, a function of global steps.
 
     Args:
@@ -55,6 +61,8 @@ def build(values: flags.FlagValues, *, num_examples: int, num_to_aggregate: int 
         num_examples: In the training split.
         num_to_aggregate: Batches that make each step together, one worker's each; as in slim, an
             epoch then has fewer steps. With asynchronous workers 1: each makes its own steps.
+        whole_steps: Whether the steps between two decays are rounded down, as in the Inception
+            trainer; slim divides those of one worker, as in 58 / 3.
     """
     decay_steps = kerasdist.schedules.decay_steps(
         num_examples=num_examples,
@@ -63,15 +71,15 @@ def build(values: flags.FlagValues, *, num_examples: int, num_to_aggregate: int 
         replicas_to_aggregate=num_to_aggregate,
     )
     schedule = SCHEDULES[values.learning_rate_decay_type]
-    return schedule(values, max(int(decay_steps), 1))  # Whole, as the Inception trainer has it.
+    return schedule(values, max(int(decay_steps) if whole_steps else decay_steps, 1))
 
 
-def _fixed(values: flags.FlagValues, decay_steps: int) -> Schedule:
+def _fixed(values: flags.FlagValues, decay_steps: float) -> Schedule:
     del decay_steps
     return Fixed(values.learning_rate)
 
 
-def _exponential(values: flags.FlagValues, decay_steps: int) -> Schedule:
+def _exponential(values: flags.FlagValues, decay_steps: float) -> Schedule:
     return keras.optimizers.schedules.ExponentialDecay(
         values.learning_rate,
         decay_steps=decay_steps,
@@ -80,7 +88,7 @@ def _exponential(values: flags.FlagValues, decay_steps: int) -> Schedule:
     )
 
 
-def _polynomial(values: flags.FlagValues, decay_steps: int) -> Schedule:
+def _polynomial(values: flags.FlagValues, decay_steps: float) -> Schedule:
     return keras.optimizers.schedules.PolynomialDecay(
         values.learning_rate,
         decay_steps=decay_steps,
@@ -111,7 +119,7 @@ class Fixed(Schedule):
         return {"learning_rate": self.learning_rate}
 
 
-SCHEDULES: dict[str, Callable[[flags.FlagValues, int], Schedule]] = {
+SCHEDULES: dict[str, Callable[[flags.FlagValues, float], Schedule]] = {
     "exponential": _exponential,
     "fixed": _fixed,
     "polynomial": _polynomial,

@@ -101,7 +101,9 @@ def define_flags(values: flags.FlagValues) -> None:
     count(
         "log_every_n_steps",
         10,
-        "Global steps between points in the event files. If given, also between lines in the log.",
+        "Global steps between points in the event files. If given, also between lines in the log; "
+        "0 is none of both.",
+        at_least=0,
     )
     count(
         "seed",
@@ -295,6 +297,7 @@ def _build(
         values,
         num_examples=train.num_examples,
         num_to_aggregate=deployment.num_to_aggregate(values, cluster),
+        whole_steps=bool(values["num_replicas_to_aggregate"].present),
     )
     model.compile(
         optimizer=optimizers.build(values, learning_rate=learning_rate),

@@ -95,12 +95,15 @@ class Throughput(StepCallback):
             return
         last, _ = self._losses.take()
         rate = self._meter.look()
-        if rate is None:
-            return
-        self.last = rate
         loss = last["loss"] if "loss" in last else (logs or {}).get("loss")
-        line = self.line(self._counter.step, rate, None if loss is None else float(loss))
-        log_lines.say(self.model.distribute_strategy, line)
+        loss = None if loss is None else float(loss)
+        if rate is None:
+            line = self.line_without_rate(self._counter.step, loss)
+        else:
+            self.last = rate
+            line = self.line(self._counter.step, rate, loss)
+        if line:
+            log_lines.say(self.model.distribute_strategy, line)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None):
         for meter in self._meters:
@@ -128,6 +131,16 @@ class Throughput(StepCallback):
 
     def describe(self):
         return f"log the throughput every {self.every_steps} steps"
+
+    def line_without_rate(self, step: int, loss: float | None) -> str:
+        """Returns what is logged if no step since the line before counts; "" is no line.
+
+        Args:
+            step: Of the optimizer.
+            loss: Of the last global batch; None if it is unknown.
+        """
+        del step, loss
+        return ""
 
     def line(self, step: int, rate: Rate, loss: float | None) -> str:
         """Returns what is logged; a subclass may put it differently.

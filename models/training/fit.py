@@ -71,7 +71,7 @@ def fit(
     steps_per_epoch = _steps_per_epoch(train, pipeline["global_batch_size"], per_step)
     history = keras.callbacks.History()
     tensorboard = _TensorBoard(
-        train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
+        train_dir.path, write_graph=False, update_freq=values.log_every_n_steps or "epoch"
     )
     ctrl_c = CtrlC(is_on=cluster.is_local)
     interrupted = False

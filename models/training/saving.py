@@ -10,6 +10,8 @@ from kerasdist import callbacks
 from ..files.train_dir import TrainDir
 from ..typed_flags import DECAY, define_count, define_number
 
+_FEW = 10  # Examples per second that are shown with a decimal.
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines slim's flags for what is written during training."""
@@ -42,7 +44,7 @@ def build(values: flags.FlagValues, train_dir: TrainDir) -> list[keras.callbacks
         found.append(
             callbacks.ProfilerTrace(train_dir.path, every_steps=values.trace_every_n_steps)
         )
-    if values["log_every_n_steps"].present:
+    if values["log_every_n_steps"].present and values.log_every_n_steps:
         found.append(SlimLines(values.log_every_n_steps))
     found.append(
         callbacks.Checkpoint(train_dir.checkpoints, every_secs=values.save_interval_secs, keep=2)
@@ -54,9 +56,16 @@ class SlimLines(callbacks.Throughput):
     """The lines of slim's trainer, with the examples/s of all clones and workers."""
 
     def line(self, step, rate, loss):
-        shown = "unknown" if loss is None else f"{loss:.4f}"
-        secs = f"{rate.ms_per_step:.1f} ms/step, {rate.examples_per_second:.0f} examples/s"
-        return f"global step {step}: loss = {shown} ({secs})"
+        number = rate.examples_per_second
+        per_second = f"{number:.1f}" if number < _FEW else f"{number:.0f}"
+        return f"{_start(step, loss)} ({rate.ms_per_step:.1f} ms/step, {per_second} examples/s)"
+
+    def line_without_rate(self, step, loss):
+        return f"{_start(step, loss)} (a step that is prepared or measured has no rate)"
+
+
+def _start(step: int, loss: float | None) -> str:
+    return f"global step {step}: loss = {'unknown' if loss is None else f'{loss:.4f}'}"
 
 
 def average_among(found: list) -> callbacks.MovingAverage | None:

@@ -40,10 +40,18 @@ def test_the_distributed_inception_has_the_published_schedule(num_to_aggregate, 
     values = parse("--learning_rate=0.045")
 
     schedule = learning_rates.build(
-        values, num_examples=1_281_167, num_to_aggregate=num_to_aggregate
+        values, num_examples=1_281_167, num_to_aggregate=num_to_aggregate, whole_steps=True
     )
 
     assert rates(schedule, [decay_steps - 1, decay_steps]) == pytest.approx([0.045, 0.0423])
+
+
+def test_slims_steps_between_two_decays_need_not_be_whole():
+    steps = np.arange(785, dtype="float32")
+    schedule = learning_rates.build(parse(), num_examples=29 * 32, num_to_aggregate=3)
+
+    expected = 0.01 * 0.94 ** np.floor(steps / np.float32(58 / 3))
+    np.testing.assert_allclose(np.asarray(schedule(steps)), expected, rtol=1e-5)
 
 
 def test_polynomial_goes_straight_to_the_end():

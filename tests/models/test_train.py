@@ -8,15 +8,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import flags
 
 from models import evaluate, nets, train
+from models.files.train_dir import TrainDir
 from models.nets import auxiliary
-from models.training import ctrl_c
+from models.training import ctrl_c, saving
 from tests.cases import exhaustive
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
@@ -151,10 +154,26 @@ def test_event_files_have_the_values_of_epochs_and_of_some_steps(argv, tmp_path)
 
 
 def test_the_lines_of_slims_trainer(argv, caplog):
-    assert train.main([*argv, "--log_every_n_steps=2", "--max_number_of_steps=8"]) == 0
+    assert train.main([*argv, "--log_every_n_steps=1", "--max_number_of_steps=8"]) == 0
 
-    line = r"global step 6: loss = \d+\.\d{4} \(\d+\.\d ms/step, \d+ examples/s\)"
-    assert re.search(line, caplog.text)
+    numbers = re.findall(r"global step (\d+): loss = \d+\.\d{4} \(", caplog.text)
+    assert numbers == [str(number) for number in range(1, 9)]
+    assert re.search(r"\(\d+\.\d ms/step, \d+(\.\d)? examples/s\)", caplog.text)
+    assert "step 1: loss" in caplog.text.partition("(a step that is prepared or")[0]
+
+
+def test_lines_can_be_turned_off_and_show_few_examples_with_a_decimal(tmp_path):
+    train.define_flags(values := flags.FlagValues())
+    values(["", "--log_every_n_steps=0"])
+    found = saving.build(values, TrainDir(tmp_path))
+    lines = saving.SlimLines(1)
+    rates = [SimpleNamespace(examples_per_second=each, ms_per_step=2) for each in (5.76, 57.6)]
+
+    assert not any(isinstance(each, saving.SlimLines) for each in found)
+    assert [lines.line(3, rate, 0.5) for rate in rates] == [
+        "global step 3: loss = 0.5000 (2.0 ms/step, 5.8 examples/s)",
+        "global step 3: loss = 0.5000 (2.0 ms/step, 58 examples/s)",
+    ]
 
 
 @pytest.mark.exhaustive
