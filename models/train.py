@@ -32,6 +32,7 @@ a model.
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import shlex
@@ -145,14 +146,18 @@ def _train(values: flags.FlagValues) -> int:
         files=train_dir.files(),
     )
     # Before the earlier run is cleared: they check flags against the model.
-    fine_tuning.start(values, model, train_dir)
+    settings = {**plan.settings, **fine_tuning.describe(values, model)}
+    averages = fine_tuning.start(values, model, train_dir)
     kept = _kept(values, cluster, model, train, train_dir)
+    average = saving.average_among(kept)
+    if average and averages:
+        average.set_state(averages)
     if not cluster.is_chief:
         kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir, kept)
     with train_dir.taken():
         train_dir.clear(overwrite=values.overwrite)
-        print(plan, flush=True)
+        print(dataclasses.replace(plan, settings=settings), flush=True)
         kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir, kept)
 

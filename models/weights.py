@@ -1,6 +1,7 @@
 """Weights of a training, a file of Keras or a checkpoint of TF-Slim, put into a net."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,28 @@ from .usage_error import UsageError
 
 _UNUSUAL = 1009  # A number of classes by which the layers of the logits can be told.
 # What `kerasdist.warm_start` says to do is for programs.
-_ADVICE = re.compile(r" (Leave (these variables|them) out with `exclude`|Use `rename` to) .*$")
+_ADVICE = re.compile(r" (Leave (these variables|them) out with `exclude`|Use `rename`).*$")
 
 
 def start(
-    model: keras.Model, path: str, *, advice: str = "Are they of another net?", **options: Any
-) -> None:
+    model: keras.Model,
+    path: str,
+    *,
+    flag: str = "",
+    advice: str = "Are they of another net?",
+    **options: Any,
+) -> Mapping[str, str]:
     """Gives a net the weights at the path of --checkpoint_path.
 
     Args:
         model: The net.
         path: As the person wrote it.
+        flag: The one that names them, with its value. Default: --checkpoint_path.
         advice: What to do if they do not fit the model.
         **options: Further arguments of `kerasdist.warm_start`.
+
+    Returns:
+        The names in the source, by the paths of the variables that got their values.
 
     Raises:
         UsageError: There are none, or they do not fit the model.
@@ -37,10 +47,10 @@ def start(
     source = TrainDir.weights_at(path)
     rename = slim_names.RENAME if slim_names.are_slims(_shapes(source)) else None
     try:
-        kerasdist.warm_start(model, source, rename=rename, **options)
+        return kerasdist.warm_start(model, source, rename=rename, **options).restored
     except ValueError as error:
         told = _ADVICE.sub(f" {advice}", str(error))
-        raise UsageError(f"--checkpoint_path {path!r}: {told}") from error
+        raise UsageError(f"{flag or f'--checkpoint_path {path!r}'}: {told}") from error
 
 
 def net(name: str, path: str) -> keras.Model:

@@ -58,8 +58,10 @@ _CLONES = {
     ),
     "checkpoint_dir": Flag(
         default="",
-        otherwise="a training goes on from the newest checkpoint in its --train_dir",
-        anyway=("",),
+        here="checkpoint_path",
+        if_given=True,
+        otherwise="with --continue_training, also the step, the slots and the averages are taken, "
+        "of a checkpoint with slim's names",
     ),
 }
 _DISTRIBUTED = {
@@ -120,7 +122,8 @@ def _of_clones(values: flags.FlagValues) -> dict[str, Any]:
         # It is counted as if one clone read all data.
         "num_epochs_per_decay": values.num_epochs_per_decay / number,
         "log_every_n_steps": 10,
-        **({"checkpoint_exclude_scopes": _HEADS} if _fine_tunes(values) else {}),
+        "checkpoint_exclude_scopes": _HEADS if _fine_tunes(values) else None,
+        "continue_training": True if values.checkpoint_dir else None,
     }
 
 

@@ -186,7 +186,8 @@ PROGRAMS = {
             "epoch the model is measured on the split test or validation, if there is one.",
             "The preprocessing `inception` distorts brightness and saturation, as in slim's "
             "fast mode.",
-            "--train_dir holds a folder of checkpoints, and at the end model.keras.",
+            "--train_dir holds a folder of checkpoints, and at the end model.keras. A training of "
+            "TF-Slim in it goes on.",
         ),
     ),
     "eval_image_classifier": Program(

@@ -73,11 +73,13 @@ def features(
         x: Features in the middle of the net, with height and width of at least 5.
         style: Of the net.
         stddev: Of the first values of the large convolution; None is the style's.
-        names: Of the mean and the two convolutions, below AuxLogits.
+        names: Of the mean and the two convolutions, below AuxLogits; the last one may hold "{}x{}"
+            for its height and width.
     """
     if min(x.shape[1:3]) < _SMALLEST:
         return None
     pool, small, large = (f"AuxLogits.{name}" for name in names)
     x = layers.AveragePooling2D(5, strides=3, name=pool)(x)
     x = style.conv(x, small, 128, 1)
-    return style.conv(x, large, 768, x.shape[1:3], padding="valid", stddev=stddev)
+    size = x.shape[1:3]
+    return style.conv(x, large.format(*size), 768, size, padding="valid", stddev=stddev)

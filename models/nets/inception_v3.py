@@ -32,7 +32,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     for name, filters in (("b", 128), ("c", 160), ("d", 160), ("e", 192)):
         x = mixed(x, f"Mixed_6{name}", style, _block_6(filters))
     seen = auxiliary.features(
-        x, style, stddev=0.01, names=("AvgPool_1a_5x5", "Conv2d_1b_1x1", "Conv2d_2a_5x5")
+        x, style, stddev=0.01, names=("AvgPool_1a_5x5", "Conv2d_1b_1x1", "Conv2d_2a_{}x{}")
     )
     x = mixed(x, "Mixed_7a", style, _BLOCK_7A)
     x = mixed(x, "Mixed_7b", style, _block_7("Conv2d_0b_3x1"))

@@ -66,7 +66,7 @@ def fit(
         DivergedError: The loss or a gradient is not finite.
         UnreadableDataError: An example cannot be used.
     """
-    last_step = values.max_number_of_steps or sys.maxsize
+    begun = int(model.optimizer.iterations.numpy())  # By TF-Slim.
     per_step = _batches_per_step(values, cluster)
     steps_per_epoch = _steps_per_epoch(train, pipeline["global_batch_size"], per_step)
     history = keras.callbacks.History()
@@ -79,9 +79,9 @@ def fit(
         with _errors_of_flags(values, train, test, train_dir), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             model.fit(
-                _batches(values, train, per_step, pipeline),
+                _batches(values, train, begun, per_step, pipeline),
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
-                epochs=math.ceil(last_step / steps_per_epoch),
+                **_epochs(values, begun, steps_per_epoch),
                 steps_per_epoch=steps_per_epoch,
                 callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept, ctrl_c],
                 shuffle=False,  # The pipeline shuffles; Keras warns about the default.
@@ -116,8 +116,19 @@ def _steps_per_epoch(train: Dataset, global_batch_size: int, per_step: int) -> i
     return math.ceil(train.num_examples / global_batch_size / per_step)
 
 
+def _epochs(values: flags.FlagValues, begun: int, steps_per_epoch: int) -> dict[str, int]:
+    """Returns `epochs` and `initial_epoch` of a `fit` that goes on after `begun` steps."""
+    num_steps = (values.max_number_of_steps or sys.maxsize) - begun
+    first = begun // steps_per_epoch
+    return {"initial_epoch": first, "epochs": first + math.ceil(num_steps / steps_per_epoch)}
+
+
 def _batches(
-    values: flags.FlagValues, train: Dataset, per_step: int, pipeline: Mapping[str, Any]
+    values: flags.FlagValues,
+    train: Dataset,
+    begun: int,
+    per_step: int,
+    pipeline: Mapping[str, Any],
 ) -> tf.data.Dataset:
     last_step = values.max_number_of_steps
     return input_pipeline.train_batches(
@@ -125,7 +136,7 @@ def _batches(
         seed=values.seed,
         num_readers=values.num_readers,
         # If a callback stopped, several workers would end one step later.
-        num_batches=last_step and last_step * per_step,
+        num_batches=last_step and (last_step - begun) * per_step,
         **pipeline,
     )
 

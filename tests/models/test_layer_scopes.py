@@ -26,6 +26,12 @@ def model():
         ("InceptionV3/Logits/Conv2d_1c_1x1/weights", 1),
         ("InceptionV3/Mixed_7c/Branch_0/Conv2d", 4),
         ("Logits.Conv2d_1c", 2),
+        # 139 pixels leave the second classifier one position.
+        ("InceptionV3/AuxLogits/Conv2d_2a_1x1", 4),
+        ("InceptionV3/(Logits|AuxLogits)", 12),
+        (".*Logits", 12),
+        ("InceptionV3/Mixed_7[^/]+/Branch_0/Conv2d_0a_1x1", 12),
+        ("InceptionV3/Mixed_7.*/weights", 24),
     ],
 )
 def test_scopes_are_layers_or_blocks_also_as_slim_writes_them(scope, count, model):
@@ -56,3 +62,14 @@ def test_an_unknown_one_is_answered_with_the_closest(model):
 
     with pytest.raises(UsageError, match=message):
         layer_scopes.patterns("--trainable_scopes", ["Mixed_7c/Branch_9"], model)
+
+
+def test_one_that_leaves_nothing_out_is_told(model, capsys):
+    scopes = ["InceptionV3/Logits", "InceptionV3/Extra(", "InceptionV3/AuxLogits"]
+
+    patterns = layer_scopes.patterns_of_some("--checkpoint_exclude_scopes", scopes, model)
+
+    assert len(patterns) == 2
+    told = capsys.readouterr().out
+    assert told.startswith("Warning: --checkpoint_exclude_scopes names 'InceptionV3/Extra(', but")
+    assert told.count("\n") == 1

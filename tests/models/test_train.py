@@ -465,7 +465,9 @@ def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
     for ours, theirs in zip(second.weights, first.weights, strict=True):
         is_head = "fc4" in ours.path
         assert (abs(ours.numpy() - theirs.numpy()).max() > 0) == is_head, ours.path
-    assert "left alone (2)" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "left alone (2)" in told.err
+    assert re.search("trained +2 of 8 variables, those of --trainable_scopes", told.out)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,9 @@ def test_without_the_name_of_the_net_the_error_says_the_way_out(slim, run, data_
         flags = [f"--checkpoint_path={path}", NET, "--eval_image_size=3"]
         assert evaluate.main([*data, *flags]) == 2
         assert "--eval_image_size=3 is too small for lenet." in capsys.readouterr().err
+        flags = [f"--checkpoint_path={path}", "--model_name=cifarnet", "--eval_image_size=28"]
+        assert evaluate.main([*data, *flags]) == 2
+        assert capsys.readouterr().err.endswith(". Are they of another net?\n")
 
 
 def test_the_first_format_of_tensorflow_is_read_which_is_that_of_slims_own_files(model, tmp_path):
