@@ -51,7 +51,6 @@ from . import (
     command,
     datasets,
     deployment,
-    gradient_flags,
     input_pipeline,
     learning_rates,
     legacy,
@@ -67,7 +66,7 @@ from .files.train_dir import TrainDir
 from .nets import auxiliary
 from .pictures import samples
 from .pictures.learning_curve import write_learning_curve
-from .training import fine_tuning, saving
+from .training import fine_tuning, gradient_flags, saving
 from .training.fit import Run, examples_of_epoch, fit
 from .typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
 from .usage_error import UsageError

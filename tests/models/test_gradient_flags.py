@@ -4,7 +4,8 @@ import pytest
 from absl import flags
 
 from kerasdist.callbacks import GradientClipping, GradientMultipliers
-from models import gradient_flags, nets
+from models import nets
+from models.training import gradient_flags
 from models.usage_error import UsageError
 
 

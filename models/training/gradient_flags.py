@@ -8,9 +8,9 @@ from absl import flags
 
 from kerasdist import callbacks
 
-from . import layer_scopes
-from .typed_flags import NOT_NEGATIVE, define_number
-from .usage_error import UsageError
+from .. import layer_scopes
+from ..typed_flags import NOT_NEGATIVE, define_number
+from ..usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:
