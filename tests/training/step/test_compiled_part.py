@@ -61,7 +61,7 @@ def test_each_replica_has_one_function_with_its_gradient_and_without_sums_or_upd
         {"steps_per_execution": 3, "loss": keras.losses.MeanSquaredError("sum")},
         {"metrics": ["mae", largest_error], "weighted_metrics": ["mse"]},
     ],
-    ids=str,
+    ids=["sum, 3 steps a call", "metrics of both kinds"],
 )
 def test_it_trains_evaluates_and_predicts_as_plain_keras(strategy, arguments):
     def run(model):
