@@ -168,9 +168,10 @@ def _without_passes(
     is_near_end = 0 <= count <= num_passes + 2
     if size <= 0 or is_near_end or not is_drawn_early(data):
         return repeated.skip(number)
-    draw_late(data, num_passes)
-    for _ in range(num_passes):
-        iter(data)
+    if _is_drawn_while_read(data, is_below=True):
+        draw_late(data, num_passes)
+        for _ in range(num_passes):
+            iter(data)
     rest = without_first(data, number_left, num_drawn=num_passes)
     return rest.concatenate(data.repeat(-1 if count < 0 else count - num_passes - 1))
 

@@ -177,3 +177,13 @@ def test_nobody_reads_what_is_at_its_end():
     dataset, _ = begun_after(make, len(epochs[1]), num_made=1, num_read=1, is_at_end=True)
 
     assert values(dataset) == epochs[2]
+
+
+def test_no_pass_is_begun_over_data_that_draws_no_order(monkeypatch):
+    data = tf.data.Dataset.from_tensors(7).repeat()
+    monkeypatch.setattr(tf.data.Dataset, "__iter__", None)
+
+    rest = skipping.without_first(data, 10**9, num_drawn=0)
+
+    monkeypatch.undo()
+    assert next(iter(rest)).numpy() == 7
