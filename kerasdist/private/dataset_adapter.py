@@ -247,13 +247,6 @@ def graph_of(mapped: tf.data.Dataset) -> Any:
     return wrapper.function.graph
 
 
-def graph_called_by(operation: tf.Operation) -> Any:
-    """Returns the graph of the function that an operation calls; None where there is none."""
-    graph: Any = operation.graph
-    function = graph._functions.get(operation.get_attr("f").name)
-    return getattr(function, "graph", None)
-
-
 def is_draw(operation: str) -> bool:
     """Whether an operation, by its name, draws numbers and keeps a state of that."""
     return _DRAW.match(operation) is not None

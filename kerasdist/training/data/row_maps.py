@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import dataset_adapter
+from kerasdist.private import dataset_adapter, traced_graphs
 
 # Numbers of one shape, or of one that is repeated to the shape of the others.
 _OF_NUMBERS = {
@@ -21,7 +21,6 @@ _OF_NUMBERS = {
 }
 # With axes for the second input.
 _ALONG_AXES = {"All", "Any", "ArgMax", "ArgMin", "ExpandDims", "Max", "Mean", "Min", "Prod", "Sum"}
-_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _OF_IMAGES = {"ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"}
 
 
@@ -58,8 +57,9 @@ def _outputs_of(graph: Any, rows: set[str]) -> list:
 
 def _rows_of(operation: Any, are_rows: list[bool]) -> list:
     """Returns the outputs with a row for each example, of an operation with such inputs."""
-    if operation.type in _CALLS:
-        return _rows_of_call(operation, are_rows)
+    called = traced_graphs.called_graph(operation)
+    if called is not None:
+        return _rows_of_call(operation, called, are_rows)
     keeps = any(
         operation.type in kinds and rule(operation, are_rows)
         for kinds, rule in (
@@ -74,10 +74,7 @@ def _rows_of(operation: Any, are_rows: list[bool]) -> list:
     return operation.outputs if keeps else []
 
 
-def _rows_of_call(operation: Any, are_rows: list[bool]) -> list:
-    graph = dataset_adapter.graph_called_by(operation)
-    if graph is None:
-        return []
+def _rows_of_call(operation: Any, graph: Any, are_rows: list[bool]) -> list:
     rows = {each.name for each, is_row in zip(graph.inputs, are_rows, strict=True) if is_row}
     outputs = _outputs_of(graph, rows)
     pairs = zip(operation.outputs, outputs, strict=True)
