@@ -15,9 +15,7 @@ from absl import flags
 import kerasdist
 
 from . import legacy, programs
-from .datasets.damage import UnreadableDataError
-from .training.divergence import DivergedError
-from .usage_error import UsageError, printable
+from .usage_error import RunError, UsageError, printable
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
 _FAILURE = 1
@@ -66,7 +64,7 @@ def run(
         told = re.sub(r"\('Non-boolean argument .*'\)$", "it is neither true nor false", str(error))
         _say(f"error: {told}")
         return _MISTAKE
-    except (kerasdist.ClusterStartError, DivergedError, UnreadableDataError) as error:
+    except (kerasdist.ClusterStartError, RunError) as error:
         _say(f"error: {error}")
         return _FAILURE
     except KeyboardInterrupt:

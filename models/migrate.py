@@ -10,7 +10,6 @@ freeze_graph, and the train and eval programs of the Inception trainers.
 """
 
 import dataclasses
-import importlib
 import re
 import shlex
 import sys
@@ -35,14 +34,12 @@ class _Translation:
         given: Its flags.
         unknown: What it was given and does not know.
         words: The values of flags here, by name, in the order of the new command.
-        defaults: The defaults of flags here.
     """
 
     program: legacy.Program
     given: flags.FlagValues
     unknown: list[str]
     words: dict[str, Any]
-    defaults: dict[str, Any]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -96,19 +93,17 @@ def _split(words: Sequence[str]) -> tuple[list[str], legacy.Program, list[str]]:
 def _translate(program: legacy.Program, arguments: list[str]) -> _Translation:
     given = _parser(program)
     _, *unknown = given(["", *arguments], known_only=True)
-    own = flags.FlagValues()
-    importlib.import_module(f".{program.command}", __package__).define_flags(own)
-    words = {}
-    for name, flag in program.flags.items():
-        if flag.here and _is_written(flag, given[name], own[flag.here].default):
-            words[flag.here] = given[name].value
+    words = {
+        flag.here: given[name].value
+        for name, flag in program.flags.items()
+        if flag.here and (given[name].present or flag.always)
+    }
     words |= {**program.fixed, **program.computed(given)}
     return _Translation(
         program=program,
         given=given,
         unknown=unknown,
         words={name: value for name, value in words.items() if value is not None},
-        defaults={name: own[name].default for name in own},
     )
 
 
@@ -120,12 +115,6 @@ def _parser(program: legacy.Program) -> flags.FlagValues:
         define = types.get(type(flag.default), flags.DEFINE_string)
         define(name, flag.default, flag.answer, flag_values=values)
     return values
-
-
-def _is_written(flag: legacy.Flag, given: flags.Flag, default_here: Any) -> bool:
-    if given.present or flag.always:
-        return True
-    return not flag.if_given and given.value not in (None, default_here)
 
 
 def _launch(found: _Translation) -> list[str]:
@@ -195,15 +184,10 @@ def _renamed(found: _Translation) -> list[str]:
 
 def _other_defaults(found: _Translation) -> list[str]:
     return [
-        f"{_flag(flag.here, found.words[flag.here])}: {flag.always or _default(found, flag.here)}"
+        f"{_flag(flag.here, found.words[flag.here])}: {flag.always}"
         for name, flag in found.program.flags.items()
-        if flag.here in found.words and not found.given[name].present
+        if flag.always and flag.here in found.words and not found.given[name].present
     ]
-
-
-def _default(found: _Translation, name: str) -> str:
-    default = found.defaults[name]
-    return "here, there is none" if default is None else f"here, it is {default}"
 
 
 def _without_flag(found: _Translation) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a person typed wrong: one readable message, no traceback, exit code 2."""
+"""What ends a command with one readable message, and no traceback."""
 
 import difflib
 import unicodedata
@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """A flag's value cannot be used; the message names it, shows it and says the way out."""
+    """A flag's value cannot be used; the message names it, shows it and says the way out.
+
+    The exit code is 2.
+    """
+
+
+class RunError(Exception):
+    """What was asked for cannot be done; the message says why. The exit code is 1."""
 
 
 def check_name(flag: str, name: str, valid_names: Iterable[str]) -> None:

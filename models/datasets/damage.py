@@ -6,8 +6,10 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from ..usage_error import RunError
 
-class UnreadableDataError(Exception):
+
+class UnreadableDataError(RunError):
     """An example cannot be used; the message names it."""
 
 

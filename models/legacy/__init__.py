@@ -10,7 +10,9 @@ from absl import flags
 
 from .flag import Flag as Flag
 from .flag import Program as Program
+from .flag import default_is as default_is
 from .inception import PROGRAMS as OF_INCEPTION
+from .slim import NETS as NETS
 from .slim import PROGRAMS as OF_SLIM
 
 PROGRAMS: dict[str, Program] = {**OF_SLIM, **OF_INCEPTION}

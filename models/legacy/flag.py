@@ -17,8 +17,8 @@ class Flag:
         otherwise: What is done otherwise here, or does its work.
         absent: Why nothing here does its work.
         anyway: Values, as text, that say what happens here anyway, of a flag that has no name here.
-        always: Why the new command has to say it, if it has to: what is done here without it.
-        if_given: Whether its default means the same here, though the defaults differ.
+        always: Why the new command has to say it, even if it is not given: what is done here
+            without it. The commands themselves load TensorFlow, so their defaults are told here.
     """
 
     default: Any
@@ -27,7 +27,6 @@ class Flag:
     absent: str = ""
     anyway: tuple[str, ...] = ()
     always: str = ""
-    if_given: bool = False
 
     @property
     def answer(self) -> str:
@@ -62,6 +61,19 @@ class Program:
 def same(**defaults: Any) -> dict[str, Flag]:
     """Returns flags that have the same name here, by their legacy defaults."""
     return {name: Flag(default=default, here=name) for name, default in defaults.items()}
+
+
+def not_default(here: Any, **defaults: Any) -> dict[str, Flag]:
+    """Returns flags that have the same name here and another default, which is `here`."""
+    return {
+        name: Flag(default=default, here=name, always=default_is(here))
+        for name, default in defaults.items()
+    }
+
+
+def default_is(value: Any) -> str:
+    """Returns what is said of a flag whose default here is `value`."""
+    return "here, there is none" if value is None else f"here, it is {value}"
 
 
 CLUSTER = "TF_CONFIG, a launcher, or --worker_hosts and --ps_hosts say where the other tasks are"

@@ -6,7 +6,7 @@ from typing import Any
 from absl import flags
 
 from ..usage_error import UsageError
-from .flag import CLONES, LOGGING, Flag, Program, same
+from .flag import CLONES, LOGGING, Flag, Program, default_is, not_default, same
 
 _HEADS = "InceptionV3/Logits,InceptionV3/AuxLogits"
 _FIXED = {
@@ -17,7 +17,7 @@ _FIXED = {
 _TRAINED = {**_FIXED, "label_smoothing": 0.1}
 _DATA = {
     **LOGGING,
-    "data_dir": Flag(default="/tmp/mydata", here="dataset_dir"),
+    "data_dir": Flag(default="/tmp/mydata", here="dataset_dir", always=default_is(None)),
     "num_preprocess_threads": Flag(default=4, here="num_preprocessing_threads"),
     "input_queue_memory_factor": Flag(
         default=16,
@@ -27,7 +27,7 @@ _DATA = {
 _TRAIN = {
     **_DATA,
     **same(batch_size=32, num_readers=4),
-    "image_size": Flag(default=299, here="train_image_size", if_given=True),
+    "image_size": Flag(default=299, here="train_image_size"),
     "subset": Flag(default="train", here="dataset_split_name"),
     "log_device_placement": Flag(
         default=False,
@@ -37,12 +37,15 @@ _TRAIN = {
 }
 _CLONES = {
     **_TRAIN,
-    **same(
-        train_dir="/tmp/imagenet_train", num_epochs_per_decay=30.0, learning_rate_decay_factor=0.16
+    **not_default(None, train_dir="/tmp/imagenet_train"),
+    **not_default(2.0, num_epochs_per_decay=30.0),
+    **not_default(0.94, learning_rate_decay_factor=0.16),
+    "batch_size": Flag(
+        default=32, here="batch_size", always="there, it was 32, divided by --num_gpus"
     ),
-    "max_steps": Flag(default=10_000_000, here="max_number_of_steps"),
+    "max_steps": Flag(default=10_000_000, here="max_number_of_steps", always=default_is(None)),
     "num_gpus": Flag(default=1, here="num_clones", always=CLONES),
-    "initial_learning_rate": Flag(default=0.1, here="learning_rate"),
+    "initial_learning_rate": Flag(default=0.1, here="learning_rate", always=default_is(0.01)),
     "fine_tune": Flag(
         default=False,
         otherwise=f"--checkpoint_exclude_scopes={_HEADS} keeps the initial weights of both "
@@ -52,59 +55,49 @@ _CLONES = {
     "pretrained_model_checkpoint_path": Flag(
         default="",
         here="checkpoint_path",
-        if_given=True,
         otherwise="variables have the names of slim's inception_v3.ckpt, the same net, and not "
         "those of the Inception trainers",
     ),
     "checkpoint_dir": Flag(
         default="",
         here="checkpoint_path",
-        if_given=True,
         otherwise="with --continue_training, also the step, the slots and the averages are taken, "
         "of a checkpoint with slim's names",
     ),
 }
 _DISTRIBUTED = {
     **_TRAIN,
-    **same(
-        train_dir="/tmp/imagenet_train",
-        num_epochs_per_decay=2.0,
-        learning_rate_decay_factor=0.94,
-        save_interval_secs=600,
-        save_summaries_secs=180,
-    ),
-    **{
-        name: Flag(default=default, here=name, if_given=True)
-        for name, default in (
-            *(("job_name", ""), ("ps_hosts", ""), ("worker_hosts", "")),
-            ("task_id", 0),
-        )
-    },
+    **not_default(None, train_dir="/tmp/imagenet_train", save_summaries_secs=180),
+    **same(num_epochs_per_decay=2.0, learning_rate_decay_factor=0.94, save_interval_secs=600),
+    **same(job_name="", ps_hosts="", worker_hosts="", task_id=0),
     "num_replicas_to_aggregate": Flag(
         default=-1,
         here="num_replicas_to_aggregate",
         always="without it, workers of parameter servers train asynchronously",
     ),
-    "max_steps": Flag(default=1_000_000, here="max_number_of_steps"),
-    "initial_learning_rate": Flag(default=0.045, here="learning_rate"),
+    "max_steps": Flag(default=1_000_000, here="max_number_of_steps", always=default_is(None)),
+    "initial_learning_rate": Flag(default=0.045, here="learning_rate", always=default_is(0.01)),
     "protocol": Flag(
         default="grpc", absent="TensorFlow uses gRPC on every network", anyway=("grpc",)
     ),
 }
 _EVAL = {
     **_DATA,
-    **same(batch_size=32, eval_dir="/tmp/imagenet_eval"),
+    **not_default(100, batch_size=32),
+    **not_default(None, eval_dir="/tmp/imagenet_eval"),
     "num_readers": Flag(default=4, otherwise="files are read one after another, in their order"),
-    "image_size": Flag(default=299, here="eval_image_size", if_given=True),
-    "checkpoint_dir": Flag(default="/tmp/imagenet_train", here="checkpoint_path"),
-    "eval_interval_secs": Flag(default=300, here="eval_interval_secs", if_given=True),
+    "image_size": Flag(default=299, here="eval_image_size"),
+    "checkpoint_dir": Flag(
+        default="/tmp/imagenet_train", here="checkpoint_path", always=default_is(None)
+    ),
+    **not_default(60, eval_interval_secs=300),
     "run_once": Flag(
         default=False,
         otherwise="models.evaluate runs once, unless --continuous is given",
         anyway=("True",),
     ),
     "num_examples": Flag(default=50_000, otherwise="--max_num_batches says how much is read"),
-    "subset": Flag(default="validation", here="dataset_split_name"),
+    "subset": Flag(default="validation", here="dataset_split_name", always=default_is("test")),
 }
 
 
@@ -148,8 +141,8 @@ def _of_distributed(values: flags.FlagValues) -> dict[str, Any]:
 def _of_eval(values: flags.FlagValues) -> dict[str, Any]:
     number = {"max_num_batches": math.ceil(values.num_examples / values.batch_size)}
     if values.run_once:
-        return number
-    return {**number, "continuous": True, "eval_interval_secs": values.eval_interval_secs}
+        return {**number, "eval_interval_secs": None}
+    return {**number, "continuous": True}
 
 
 _STATISTICS = (

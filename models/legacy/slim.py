@@ -5,30 +5,46 @@ from typing import Any
 
 from absl import flags
 
-from .. import nets
-from .flag import CLONES, CLUSTER, LOGGING, Flag, Program, same
+from .flag import CLONES, CLUSTER, LOGGING, Flag, Program, not_default, same
 
+# The names of its nets. `models.nets` itself loads TensorFlow.
+NETS = (
+    "alexnet_v2",
+    "cifarnet",
+    "i3d",
+    "inception_resnet_v2",
+    *(f"inception_v{version}" for version in (1, 2, 3, 4)),
+    "lenet",
+    *(f"mobilenet_v1{width}" for width in ("", "_075", "_050", "_025")),
+    *(f"mobilenet_v2{width}" for width in ("", "_140", "_035")),
+    *(f"nasnet_{size}" for size in ("cifar", "mobile", "large")),
+    "overfeat",
+    *(f"pnasnet_{size}" for size in ("mobile", "large")),
+    *(f"resnet_v{version}_{depth}" for version in (1, 2) for depth in (50, 101, 152, 200)),
+    "s3dg",
+    *(f"vgg_{layers}" for layers in ("a", 16, 19)),
+)
 _MASTER = Flag(default="", otherwise=CLUSTER, anyway=("",))
 _QUANTIZE = Flag(
     default=False,
     absent="nets are evaluated with the numbers they were trained with",
     anyway=("False",),
 )
-_DATA = same(
-    dataset_name="imagenet",
-    dataset_dir=None,
-    labels_offset=0,
-    preprocessing_name=None,
-    num_preprocessing_threads=4,
-    use_grayscale=False,
-)
+_DATA = {
+    **not_default(None, dataset_name="imagenet"),
+    **same(
+        dataset_dir=None,
+        labels_offset=0,
+        preprocessing_name=None,
+        num_preprocessing_threads=4,
+        use_grayscale=False,
+    ),
+}
 _CLUSTERED = {
-    "worker_replicas": Flag(default=1, here="worker_replicas", if_given=True),
-    "num_ps_tasks": Flag(default=0, here="num_ps_tasks", if_given=True),
+    **same(worker_replicas=1, num_ps_tasks=0),
     "task": Flag(
         default=0,
         here="task",
-        if_given=True,
         otherwise="the launcher, TF_CONFIG, or --worker_hosts with --task_id say which task it is",
     ),
     "master": _MASTER,
@@ -38,8 +54,8 @@ _TRAIN = {
     **_DATA,
     **_CLUSTERED,
     **LOGGING,
+    **not_default(None, train_dir="/tmp/tfmodel/", save_summaries_secs=600),
     **same(
-        train_dir="/tmp/tfmodel/",
         clone_on_cpu=False,
         save_interval_secs=600,
         weight_decay=0.00004,
@@ -73,14 +89,13 @@ _TRAIN = {
         checkpoint_exclude_scopes=None,
         trainable_scopes=None,
         ignore_missing_vars=False,
-        save_summaries_secs=600,
         num_readers=4,
     ),
     "num_clones": Flag(default=1, here="num_clones", always=CLONES),
     "log_every_n_steps": Flag(
         default=10, here="log_every_n_steps", always="without it, there are no lines"
     ),
-    "replicas_to_aggregate": Flag(default=1, here="replicas_to_aggregate", if_given=True),
+    **not_default(-1, replicas_to_aggregate=1),
     "quantize_delay": Flag(
         default=-1,
         absent="nets are trained with the numbers they are evaluated with",
@@ -90,13 +105,16 @@ _TRAIN = {
 _EVAL = {
     **_DATA,
     **LOGGING,
+    **not_default(
+        None,
+        model_name="inception_v3",
+        checkpoint_path="/tmp/tfmodel/",
+        eval_dir="/tmp/tfmodel/",
+    ),
     **same(
         batch_size=100,
         max_num_batches=None,
-        checkpoint_path="/tmp/tfmodel/",
-        eval_dir="/tmp/tfmodel/",
         dataset_split_name="test",
-        model_name="inception_v3",
         eval_image_size=None,
     ),
     "moving_average_decay": Flag(
@@ -112,7 +130,7 @@ _CLASSES = "the weights say how many classes there are"
 _SIZE = "images have the size that the model was trained with, or that its net has by default"
 _EXPORT = {
     **LOGGING,
-    **same(model_name="inception_v3"),
+    **not_default(None, model_name="inception_v3"),
     "output_file": Flag(
         default="",
         here="export_dir",
@@ -162,7 +180,7 @@ def _of_export(values: flags.FlagValues) -> dict[str, Any]:
 
 def _of_freeze(values: flags.FlagValues) -> dict[str, Any]:
     text = f"{values.input_graph} {values.output_graph}"
-    found = [name for name in nets.NETS if name in text]
+    found = [name for name in NETS if name in text]
     named = {"model_name": max(found, key=len)} if found else {}
     return {**named, "export_dir": _folder(values.output_graph)}
 

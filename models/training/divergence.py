@@ -1,7 +1,9 @@
 """A training whose numbers are no longer finite: it ends, and its weights are not kept."""
 
+from ..usage_error import RunError
 
-class DivergedError(Exception):
+
+class DivergedError(RunError):
     """Training cannot go on; the message names the step, and what was not finite first.
 
     Args:

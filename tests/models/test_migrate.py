@@ -1,12 +1,17 @@
 """`python -m models.migrate`: what it prints, and that the new command runs."""
 
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from absl import flags
 
-from models import evaluate, export, migrate, train
+from models import evaluate, export, legacy, migrate, nets, train
 
+ROOT = Path(__file__).parents[2]
+MEAN_THE_SAME = "worker_replicas", "train_image_size", "eval_image_size"  # By default.
 COMMANDS = {"models.train": train, "models.evaluate": evaluate, "models.export": export}
 
 
@@ -53,6 +58,36 @@ def test_all_differences_are_told_at_once(capsys):
     assert "--task=2: the launcher, TF_CONFIG" in told["Done otherwise"]
     assert "--quantize_delay=2000: nets are trained" in told["Not there"]
     assert told["Unknown to that program, and left out"] == "--bogus=3"
+
+
+@pytest.mark.processes
+def test_the_answer_needs_no_tensorflow():
+    program = """
+import sys
+from models.__main__ import main
+assert main(["migrate", "--", "freeze_graph", "--input_graph=lenet.pb"]) == 0
+assert not {"tensorflow", "keras", "numpy"} & set(sys.modules)
+"""
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.parametrize("name", legacy.PROGRAMS)
+def test_other_defaults_are_told(name):
+    program = legacy.PROGRAMS[name]
+    COMMANDS[f"models.{program.command}"].define_flags(here := flags.FlagValues())
+
+    for flag in program.flags.values():
+        default = here[flag.here].default if flag.here else None
+        if flag.always.startswith("here, "):
+            assert flag.always == legacy.default_is(default)
+            assert flag.default != default
+        elif flag.here not in ("", *MEAN_THE_SAME) and flag.default and not flag.always:
+            assert flag.default == default
+
+
+def test_all_nets_of_slim_are_known():
+    assert set(legacy.NETS) == {*nets.NETS, *nets.ABSENT}
 
 
 def test_the_batch_of_all_gpus_is_divided(capsys):
