@@ -138,8 +138,8 @@ def _check_workers(settings: Settings) -> None:
     fewest, most = number
     if not 1 <= fewest <= most:
         raise ValueError(
-            "`num_workers` must be a range from at least 1 up to the same or more. Received: "
-            f"num_workers={number!r}."
+            "`num_workers` must be a range from the fewest, at least 1, to the most. Received: "
+            f"num_workers={number!r}. Give num_workers={max(1, min(number)), max(1, *number)}."
         )
     if settings.has_chief:
         received = f"num_ps={settings.num_ps}" if settings.num_ps else "chief=True"

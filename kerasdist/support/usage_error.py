@@ -40,4 +40,5 @@ def _with_flags(message: str, flags: Mapping[str, str]) -> str:
         # A name without an underscore may be a word of the sentence.
         end = r"\b" if "_" in name else "(?=[=`])"
         message = re.sub(rf"(?<![\w.-]){name}(=True\b|{end})", flag, message)
-    return message
+    # A range is a pair in Python.
+    return re.sub(r"(--[\w-]+=)\((-?\d+), (-?\d+)\)", r"\1\2:\3", message)

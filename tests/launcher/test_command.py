@@ -123,10 +123,14 @@ def test_command_passes_its_settings_on(monkeypatch):
             "`--workers` must be at least 1. Received: --workers=0",
         ),
         (["--chief", "--workers=0", "--", "true"], "Received: --workers=0."),
-        (["--workers=4:1", "--", "true"], "Received: --workers=(4, 1)."),
-        (["--workers=0:1", "--", "true"], "`--workers` must be a range from at least 1 up to"),
-        (["--workers=1:2", "--ps=1", "--", "true"], "Received: --workers=(1, 2), --ps=1."),
-        (["--workers=1:2", "--chief", "--", "true"], "Received: --workers=(1, 2), --chief."),
+        (["--workers=4:1", "--", "true"], "Received: --workers=4:1. Give --workers=1:4."),
+        (
+            ["--workers=0:-1", "--", "true"],
+            "`--workers` must be a range from the fewest, at least 1, to the most. Received: "
+            "--workers=0:-1. Give --workers=1:1.",
+        ),
+        (["--workers=1:2", "--ps=1", "--", "true"], "Received: --workers=1:2, --ps=1."),
+        (["--workers=1:2", "--chief", "--", "true"], "Received: --workers=1:2, --chief."),
         (["--workers=1:5000", "--", "true"], "at most 1,000 tasks, which all run on this machine."),
         (["--resize-secs=-1", "--", "true"], "Received: --resize-secs=-1.0."),
         (["--start-timeout-secs=nan", "--", "true"], "Received: --start-timeout-secs=nan."),
