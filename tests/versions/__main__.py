@@ -6,6 +6,7 @@ python -m tests.versions --next                 # the newest Keras there is, als
 """
 
 import argparse
+import datetime
 import sys
 
 from tests.versions import environment
@@ -23,13 +24,15 @@ def main() -> int:
     chosen = parser.parse_args()
     if unknown := set(chosen.pairs) - set(pairs):
         parser.error(f"no lock for {', '.join(sorted(unknown))}; there is one for: {pairs}")
-    print(_line("Keras, TensorFlow", *PROMISES), _line(*["---"] * (len(PROMISES) + 1)), sep="\n")
+    columns = "Keras, TensorFlow", "run on", *PROMISES
+    print(_line(*columns), _line(*["---"] * len(columns)), sep="\n")
     results = []
     for make in _makers(chosen, pairs):
         result = examine(make())
         results.append(result)
         cells = (result.cell(promise) for promise in PROMISES)
-        print(_line(result.versions, *cells), flush=True)
+        today = datetime.date.today().isoformat()
+        print(_line(result.versions, today, *cells), flush=True)
     for result in results:
         print("\n".join(result.details()))
     return 0 if all(result.holds for result in results) else 1

@@ -1,9 +1,11 @@
 """What `make test-versions` runs, and what it says of it."""
 
+import datetime
 import re
 
 import pytest
 
+from tests.versions import __main__ as command
 from tests.versions import environment
 from tests.versions.plugin import PROMISES, promise_of
 from tests.versions.promises import Result, merged
@@ -70,6 +72,24 @@ def test_the_table_counts_and_the_details_name():
     details = "\n".join(found.details())
     assert "keras.gone is gone\n    used by: a.py:1 fit\n    look at: nothing" in details
     assert details.endswith("1 failed")
+
+
+def test_each_row_of_the_table_has_its_date(monkeypatch, capsys):
+    monkeypatch.setattr(command.sys, "argv", ["versions"])
+    monkeypatch.setattr(command, "_makers", lambda chosen, pairs: [lambda: None])
+    monkeypatch.setattr(command, "examine", lambda environment: result())
+    days = [datetime.date.today()]
+
+    assert command.main() == 0
+
+    days.append(datetime.date.today())
+    head, line, row = (
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in capsys.readouterr().out.split("\n")[:3]
+    )
+    assert head == ["Keras, TensorFlow", "run on", *PROMISES]
+    assert line == ["---"] * len(head)
+    assert row[0] == "3.99.0, 2.99.0" and datetime.date.fromisoformat(row[1]) in days
 
 
 def test_every_lock_has_the_versions_of_its_name():
