@@ -144,7 +144,8 @@ def train_batches(
         number, record = numbered
         image, label = dataset.read(record)
         distortion = tf.stack([tf.cast(seed, tf.int64), position])
-        image = preprocess(image, image_size=image_size, seed=distortion)
+        boxes = dataset.boxes_for(preprocess, record)
+        image = preprocess(image, image_size=image_size, seed=distortion, **boxes)
         return image, *target(label, number)
 
     batch_size = _batch_size(dataset, global_batch_size)

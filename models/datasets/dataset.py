@@ -1,5 +1,6 @@
 """One split of a dataset, ready to be read."""
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class Dataset:
         split_names: All splits of the dataset.
         damage: Says which record of which file cannot be read, after reading has failed; "" if all
             can.
+        boxes: Returns the bounding boxes of the objects in the image of a record, float32
+            [1, number, 4]: top, left, bottom and right, as shares of height and width. None if
+            none are stored.
     """
 
     records: Sequence[FilePart] | tf.data.Dataset
@@ -46,6 +50,7 @@ class Dataset:
     channels: int
     split_names: tuple[str, ...]
     damage: Callable[[], str] = lambda: ""
+    boxes: Callable | None = None
 
     @property
     def num_classes(self) -> int:
@@ -61,6 +66,12 @@ class Dataset:
     def is_in_files(self) -> bool:
         """Whether a record is the content of an example, and not just its name."""
         return not isinstance(self.records, tf.data.Dataset)
+
+    def boxes_for(self, preprocess: Callable, record: Any) -> dict[str, Any]:
+        """Returns the argument `boxes` of a preprocessing, for a record; {} if it takes none."""
+        if self.boxes is None or "boxes" not in inspect.signature(preprocess).parameters:
+            return {}
+        return {"boxes": self.boxes(record)}
 
     def numbered_records(self, *, num_readers: int = 1, seed: int | None = None) -> tf.data.Dataset:
         """Returns pairs of an example's number in the stored order, from 0, and its record.

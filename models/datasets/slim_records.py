@@ -6,8 +6,9 @@ data/train-00000-of-01024                      imagenet
 data/train.record-00000-of-00100               visualwakewords
 data/labels.txt                                "0:daisy", a line for each class
 
-Each record is a tf.train.Example with image/encoded and image/class/label. As slim does, images are
-read in color, also gray ones, unless the dataset is gray by its definition.
+Each record is a tf.train.Example with image/encoded and image/class/label, and may have bounding
+boxes of objects, image/object/bbox/ymin and so on. As slim does, images are read in color, also
+gray ones, unless the dataset is gray by its definition.
 """
 
 import functools
@@ -36,6 +37,7 @@ _NUM_CLASSES = {"cifar10": 10, "flowers": 5, "imagenet": 1001, "mnist": 10, "vis
 _GRAY = {"digits", "emnist", "fashion_mnist", "kmnist", "mnist"}
 _LENGTH = struct.Struct("<Q")  # Of a record: it comes after this and 4 bytes, and before 4 more.
 _AROUND = 4
+_SIDES = [f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
 
 
 def has_own_names(name: str) -> bool:
@@ -105,6 +107,7 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
         channels=channels,
         split_names=tuple(sizes),
         damage=lambda: next(filter(None, _damages(files, parts, read)), ""),
+        boxes=_boxes,
     )
 
 
@@ -121,9 +124,10 @@ def _parts_of_files(part: splits.Part, counts: dict[str, dict[Path, int]]) -> It
 def _damages(
     files: dict[str, list[Path]], parts: list[splits.Part], read: Callable
 ) -> Iterator[str]:
-    for part in parts:
-        for path in files[part.split]:
-            yield damage_of_file(str(path), read)[1]
+    paths = [str(path) for part in parts for path in files[part.split]]
+    # Boxes come last, since most trainings do not read them.
+    for look_at in (read, _boxes):
+        yield from (damage_of_file(path, look_at)[1] for path in paths)
 
 
 def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
@@ -184,6 +188,16 @@ def _parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
 def _read(record: tf.Tensor, *, channels: int):
     example = _parse(record)
     return decode(example["image/encoded"], channels=channels), example["image/class/label"]
+
+
+def _boxes(record: tf.Tensor) -> tf.Tensor:
+    feature = tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
+    sides = tf.io.parse_single_example(record, dict.fromkeys(_SIDES, feature))
+    boxes = tf.stack([sides[name] for name in _SIDES], axis=-1)[None]
+    are_shares = tf.reduce_all((boxes >= 0) & (boxes <= 1))
+    told = tf.strings.format("image/object/bbox is not from 0 to 1: {}", boxes)
+    with tf.control_dependencies([tf.debugging.Assert(are_shares, [told])]):
+        return tf.identity(boxes)
 
 
 class Encoded(NamedTuple):

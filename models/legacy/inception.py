@@ -14,7 +14,7 @@ _FIXED = {
     "model_name": "inception_v3",
     "moving_average_decay": 0.9999,
 }
-_TRAINED = {**_FIXED, "label_smoothing": 0.1}
+_TRAINED = {**_FIXED, "label_smoothing": 0.1, "preprocessing_name": "inception_full"}
 _DATA = {
     **LOGGING,
     "data_dir": Flag(default="/tmp/mydata", here="dataset_dir", always=default_is(None)),
@@ -150,8 +150,8 @@ _STATISTICS = (
     "the last one's were averaged."
 )
 _IMAGES = (
-    "The preprocessing distorts brightness and saturation, and resizes in one way; the Inception "
-    "trainers distorted hue and contrast, too, resized in four ways, and used bounding boxes."
+    "How an image is resized and in which order its colors are distorted is drawn for each image; "
+    "there, each preprocessing thread had a way of its own."
 )
 _FLOWERS = (
     "The records of build_image_data.py are named as those of ImageNet, so --dataset_name=imagenet "

@@ -41,11 +41,16 @@ def write_picture(
     columns = figure.subplots(2, _COUNT, squeeze=False).T
     for axes in columns.flat:
         axes.axis("off")
-    examples = dataset.examples.take(_COUNT)
-    for number, ((stored, seen), (image, label)) in enumerate(zip(columns, examples, strict=False)):
-        prepared = preprocess(
-            image, image_size=image_size, seed=tf.constant([seed, number], tf.int64)
-        )
+
+    @tf.autograph.experimental.do_not_convert
+    def see(number, record):
+        image, label = dataset.read(record)
+        distortion = tf.stack([tf.constant(seed, tf.int64), number])
+        boxes = dataset.boxes_for(preprocess, record)
+        return image, preprocess(image, image_size=image_size, seed=distortion, **boxes), label
+
+    examples = dataset.numbered_records().take(_COUNT).map(see)
+    for (stored, seen), (image, prepared, label) in zip(columns, examples, strict=False):
         position = int(label) - labels_offset
         stored.set_title(
             names[position] if 0 <= position < len(names) else "invalid",

@@ -8,11 +8,15 @@ from typing import Any, Protocol
 
 from .. import own_parts
 from ..usage_error import check_name
-from . import cifarnet, inception, lenet, vgg
+from . import cifarnet, inception, inception_full, lenet, vgg
 
 
 class Preprocess(Protocol):
-    """Turns a stored image into what a net takes."""
+    """Turns a stored image into what a net takes.
+
+    One with a parameter `boxes`, None by default, gets the bounding boxes of the image in training,
+    as `Dataset.boxes` gives them.
+    """
 
     def __call__(self, image: Any, *, image_size: int, seed: Any):
         """Returns float32 [image_size, image_size, channels].
@@ -29,6 +33,7 @@ class Preprocess(Protocol):
 PREPROCESSINGS: dict[str, Preprocess] = {
     "cifarnet": cifarnet.preprocess,
     "inception": inception.preprocess,
+    "inception_full": inception_full.preprocess,
     "lenet": lenet.preprocess,
     "vgg": vgg.preprocess,
 }

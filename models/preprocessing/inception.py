@@ -10,8 +10,8 @@ _ASPECT_RATIOS = (0.75, 1.33)
 _AREAS = (0.05, 1.0)
 _MIN_COVERED = 0.1
 _MAX_ATTEMPTS = 100
-_BRIGHTNESS = 32.0 / 255.0
-_SATURATIONS = (0.5, 1.5)
+BRIGHTNESS = 32.0 / 255.0
+SATURATIONS = (0.5, 1.5)
 
 
 def preprocess(image: tf.Tensor, *, image_size: int, seed: tf.Tensor | None):
@@ -30,24 +30,39 @@ def preprocess(image: tf.Tensor, *, image_size: int, seed: tf.Tensor | None):
 
 def _distort(image: tf.Tensor, image_size: int, seed: tf.Tensor):
     crop, flip, brightness, saturation = tf.unstack(tf.random.split(seed, num=4))
+    begin, size = draw_crop(image, seed=crop, boxes=None)
+    channels = image.shape[-1]
+    image = tf.ensure_shape(tf.slice(image, begin, size), [None, None, channels])
+    image = _resize(image, image_size)
+    image = tf.image.stateless_random_flip_left_right(image, seed=flip)
+    image = tf.image.stateless_random_brightness(image, BRIGHTNESS, seed=brightness)
+    if channels == 3:
+        image = tf.image.stateless_random_saturation(image, *SATURATIONS, seed=saturation)
+    return tf.clip_by_value(image, 0.0, 1.0)
+
+
+def draw_crop(
+    image: tf.Tensor, *, seed: tf.Tensor, boxes: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where a random part of an image begins and its size, int32 [3] each.
+
+    Args:
+        image: uint8 [height, width, channels].
+        seed: int64 [2].
+        boxes: float32 [1, number, 4], as `Dataset.boxes` gives them: the part holds a tenth of one
+            of them. None, or no box, is that of the image.
+    """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),
-        bounding_boxes=tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
-        seed=crop,
+        bounding_boxes=tf.constant([[[0.0, 0.0, 1.0, 1.0]]]) if boxes is None else boxes,
+        seed=seed,
         min_object_covered=_MIN_COVERED,
         aspect_ratio_range=_ASPECT_RATIOS,
         area_range=_AREAS,
         max_attempts=_MAX_ATTEMPTS,
         use_image_if_no_bounding_boxes=True,
     )
-    channels = image.shape[-1]
-    image = tf.ensure_shape(tf.slice(image, begin, size), [None, None, channels])
-    image = _resize(image, image_size)
-    image = tf.image.stateless_random_flip_left_right(image, seed=flip)
-    image = tf.image.stateless_random_brightness(image, _BRIGHTNESS, seed=brightness)
-    if channels == 3:
-        image = tf.image.stateless_random_saturation(image, *_SATURATIONS, seed=saturation)
-    return tf.clip_by_value(image, 0.0, 1.0)
+    return begin, size
 
 
 def _resize(image: tf.Tensor, image_size: int):

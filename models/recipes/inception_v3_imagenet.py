@@ -19,7 +19,8 @@ backups of 100 workers; the learning rate is one for steps of 25 to 100 gradient
 
 RMSProp with decay 0.9, momentum 0.9 and epsilon 1.0; the learning rate 0.045 falls by 0.94 every
 two epochs, in stairs; moving averages with decay 0.9999; labels smoothed by 0.1; the second
-classifier has the weight 0.4.
+classifier has the weight 0.4; images are cropped around their bounding boxes, resized in four ways,
+and distorted in brightness, saturation, hue and contrast.
 
 Expected time and accuracy are the published ones: 73.5 % of the validation images after 100 hours
 on eight K40 with 256 images a step, and 78 % in less than 65 hours on 100 GPUs, 56 times the speed
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] = ()) -> int:
             "--train_dir=runs/inception_v3",
             "--dataset_name=imagenet",
             "--model_name=inception_v3",
+            "--preprocessing_name=inception_full",
             "--batch_size=32",
             "--max_number_of_steps=1000000",
             "--save_interval_secs=600",
