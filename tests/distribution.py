@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +60,7 @@ def _try_in(python: str, pattern: str, *pins: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = _install(Path(folder), python, [library, *OTHERS, *pins])
         found = _run([made, "-c", VERSIONS], folder).strip()
+        assert pins or _is_newest(found), found
         _run([made, "-c", example], folder)
         _run([made, "-m", "kerasdist", "--version"], folder)
         types = _run([made, "-m", "mypy", "-c", TYPED], folder, returncode=1)
@@ -86,6 +88,15 @@ def _find_python(version: str) -> str | None:
     command = [_UV, "python", "find", "--no-python-downloads", version]
     result = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _is_newest(found: str) -> bool:
+    """Returns whether Keras and TensorFlow are those of the lock, but for their last numbers."""
+    names = {"Keras": "keras", "TensorFlow": "tensorflow"}
+    return all(
+        f"{title} {metadata.version(name).rpartition('.')[0]}." in found
+        for title, name in names.items()
+    )
 
 
 def _install(folder: Path, python: str, requirements: list) -> str:
