@@ -7,6 +7,7 @@ In a clone each is a module as well: `python -m models.train --help`.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +31,11 @@ PROGRAMS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program that the first argument names, and returns its exit code."""
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if argv is None:
+        argv = sys.argv[1:]
+        # As `python -m` does: the user's own nets and datasets are modules there.
+        sys.path.insert(0, os.getcwd())
+    name, *rest = argv or ["--help"]
     if name in ("-h", "--help"):
         print("\n".join(_help()))
         return 0
