@@ -1,4 +1,4 @@
-"""Write a model for a serving process: `python -m models.export --help` lists the flags.
+"""Write a model for where it is used: `python -m models.export --help` lists the flags.
 
     python -m models.export --checkpoint_path=runs/first --export_dir=exported/1
 
@@ -9,11 +9,16 @@ this package. Its signatures, both of any batch size:
     encoded           images: string [batch], the contents of JPEG, PNG, BMP or GIF files
 
 Both return logits and probabilities, float32 [batch, classes]. assets.extra/labels.txt holds the
-names of the classes.
+names of the classes. Other forms have labels.txt beside them:
+
+    --form=onnx       model.onnx, of images as the net takes them to logits
+    --form=litert     model.tflite, the same for LiteRT, which was TensorFlow Lite
+    --form=slim       model.ckpt-<step>, a checkpoint for the programs of TF-Slim
 """
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,11 +26,12 @@ import keras
 import tensorflow as tf
 from absl import flags
 
-from . import command, legacy, saved_model
-from .datasets.encoded_image import decode
-from .preprocessing import Preprocess
+from . import command, legacy, saved_model, weights
+from .exports import runtimes, serving, slim_checkpoint
 from .typed_flags import define_text
 from .usage_error import UsageError
+
+_FORMS = ("saved_model", "onnx", "litert", "slim")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,51 +50,53 @@ def define_flags(values: flags.FlagValues) -> None:
     saved_model.define_flags(values)
     saved_model.define_preprocessing_flag(values)
     define_text(values, "export_dir", None, "The folder to write. It must not exist yet.")
+    flags.DEFINE_enum("form", _FORMS[0], _FORMS, "What to write.", flag_values=values)
 
 
 def _export(values: flags.FlagValues) -> int:
     saved_model.path_of(values)  # Said first, if it is missing.
     if not values.export_dir:
         raise UsageError("--export_dir is missing. Say where to write, such as exported/1.")
+    if values.preprocessing_name and values.form != _FORMS[0]:
+        raise UsageError(
+            f"--preprocessing_name is for --form={_FORMS[0]}: what --form={values.form} writes "
+            "takes images as the net does. Leave it out."
+        )
     folder = Path(values.export_dir)
     if folder.exists():
         raise UsageError(f"--export_dir {str(folder)!r} exists already. Choose another one.")
     model, labels = saved_model.find(values)
-    preprocess = saved_model.preprocess_of(model, values)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _write(folder, model, preprocess)
-        if labels.is_file():
-            (folder / "assets.extra").mkdir()
-            shutil.copyfile(labels, folder / "assets.extra" / labels.name)
+        # It has its name when it is whole.
+        with tempfile.TemporaryDirectory(prefix=".incomplete_", dir=folder.parent) as incomplete:
+            written = Path(incomplete) / folder.name
+            _write(written, model, values)
+            _copy_labels(labels, written, values)
+            written.rename(folder)
     except (OSError, tf.errors.OpError) as error:
         raise UsageError(f"--export_dir {str(folder)!r} cannot be written: {error}") from error
     print(f"Written: {folder}")
     return 0
 
 
-def _write(folder: Path, model: keras.Model, preprocess: Preprocess) -> None:
-    _, size, _, channels = model.input_shape
+def _write(folder: Path, model: keras.Model, values: flags.FlagValues) -> None:
+    if values.form == "onnx":
+        runtimes.write_onnx(folder, model)
+    elif values.form == "litert":
+        runtimes.write_litert(folder, model)
+    elif values.form == "slim":
+        slim_checkpoint.write(folder, model, step=weights.step_at(values.checkpoint_path))
+    else:
+        serving.write(folder, model, saved_model.preprocess_of(model, values))
 
-    def classify(images: tf.Tensor):
-        logits = model(images, training=False)
-        return {"logits": logits, "probabilities": keras.ops.softmax(logits)}
 
-    def read(content: tf.Tensor):
-        return preprocess(decode(content, channels=channels), image_size=size, seed=None)
-
-    def classify_encoded(images: tf.Tensor):
-        shape = tf.TensorSpec([size, size, channels], tf.float32)
-        return classify(tf.map_fn(read, images, fn_output_signature=shape))
-
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    for name, function, spec in (
-        ("serving_default", classify, tf.TensorSpec([None, size, size, channels], name="images")),
-        ("encoded", classify_encoded, tf.TensorSpec([None], tf.string, name="images")),
-    ):
-        archive.add_endpoint(name, function, input_signature=[spec])
-    archive.write_out(str(folder), verbose=False)
+def _copy_labels(labels: Path, folder: Path, values: flags.FlagValues) -> None:
+    if not labels.is_file():
+        return
+    target = folder / "assets.extra" if values.form == _FORMS[0] else folder
+    target.mkdir(exist_ok=True)
+    shutil.copyfile(labels, target / labels.name)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ NETS = (
     "lenet",
     *(f"mobilenet_v1{width}" for width in ("", "_075", "_050", "_025")),
     *(f"mobilenet_v2{width}" for width in ("", "_140", "_035")),
+    *(f"mobilenet_v3_{size}" for size in ("large", "small")),
+    *(f"mobilenet_v3_{size}_minimalistic" for size in ("large", "small")),
+    *("mobilenet_edgetpu", "mobilenet_edgetpu_075"),
     *(f"nasnet_{size}" for size in ("cifar", "mobile", "large")),
     "overfeat",
     *(f"pnasnet_{size}" for size in ("mobile", "large")),
@@ -233,6 +236,9 @@ PROGRAMS = {
         flags=_FREEZE,
         fixed={},
         computed=_of_freeze,
-        notes=("The export is a SavedModel, which TensorFlow Serving reads.",),
+        notes=(
+            "The export is a SavedModel, which TensorFlow Serving reads. --form=onnx and "
+            "--form=litert write one file for other runtimes, as a frozen graph was.",
+        ),
     ),
 }

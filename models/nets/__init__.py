@@ -39,8 +39,17 @@ NETS = {
     "mobilenet_v2": Net(mobilenet.mobilenet_v2, 224, "inception"),
     "mobilenet_v2_035": Net(mobilenet.mobilenet_v2_035, 224, "inception"),
     "mobilenet_v2_140": Net(mobilenet.mobilenet_v2_140, 224, "inception"),
-    "nasnet_large": Net(applications.nasnet_large, 331, "inception"),
-    "nasnet_mobile": Net(applications.nasnet_mobile, 224, "inception"),
+    **{
+        name: Net(build, size, "inception", has_slims_layers=False)
+        for name, build, size in (
+            ("mobilenet_v3_large", applications.mobilenet_v3_large, 224),
+            ("mobilenet_v3_large_minimalistic", applications.mobilenet_v3_large_minimalistic, 224),
+            ("mobilenet_v3_small", applications.mobilenet_v3_small, 224),
+            ("mobilenet_v3_small_minimalistic", applications.mobilenet_v3_small_minimalistic, 224),
+            ("nasnet_large", applications.nasnet_large, 331),
+            ("nasnet_mobile", applications.nasnet_mobile, 224),
+        )
+    },
     "overfeat": Net(alexnet.overfeat, 231, "vgg"),
     "resnet_v1_101": Net(resnet.resnet_v1_101, 224, "vgg"),
     "resnet_v1_152": Net(resnet.resnet_v1_152, 224, "vgg"),
@@ -58,6 +67,8 @@ NETS = {
 ABSENT = {
     "i3d": "it needs video input, and this application reads images",
     "s3dg": "it needs video input, and this application reads images",
+    "mobilenet_edgetpu": "keras.applications has none for Edge TPUs; try mobilenet_v3_large",
+    "mobilenet_edgetpu_075": "keras.applications has none for Edge TPUs; try mobilenet_v3_large",
     "nasnet_cifar": "keras.applications has no NASNet for images of 32 pixels; try cifarnet",
     "pnasnet_large": "keras.applications has no PNASNet; try nasnet_large",
     "pnasnet_mobile": "keras.applications has no PNASNet; try nasnet_mobile",
@@ -78,7 +89,8 @@ def find(name: str) -> Net:
     """
     if own_parts.is_own(name):
         function = own_parts.find("--model_name", name)
-        return Net(function, getattr(function, "default_image_size", 224), "inception")
+        size = getattr(function, "default_image_size", 224)
+        return Net(function, size, "inception", has_slims_layers=False)
     if name in ABSENT:
         raise UsageError(f"--model_name {name!r} is not available: {ABSENT[name]}.")
     check_name("--model_name", name, NETS)

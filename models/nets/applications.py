@@ -7,9 +7,10 @@ therefore cloned once before it has seen data, with two changes:
 - batch normalization uses the statistics of the global batch, so that all replicas agree and many
   devices give the weights of one.
 
-They come without slim's second classifiers and drop-path, and do not read slim's checkpoints.
+NASNets come without slim's second classifiers and drop-path. None reads slim's checkpoints.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,24 @@ def nasnet_mobile(**kwargs: Any) -> keras.Model:
 def nasnet_large(**kwargs: Any) -> keras.Model:
     """Returns NASNet-A as it won on ImageNet."""
     return _build(keras.applications.NASNetLarge, **kwargs)
+
+
+def _mobilenet_v3(
+    application: Callable[..., keras.Model], *, minimalistic: bool = False, **kwargs: Any
+) -> keras.Model:
+    """Returns MobileNet v3; a minimalistic one has neither squeeze-and-excite nor hard swish."""
+    made = functools.partial(
+        application,
+        minimalistic=minimalistic,
+        include_preprocessing=False,  # Images come from -1 to 1, as slim's do.
+    )
+    return _build(made, **kwargs)
+
+
+mobilenet_v3_large = functools.partial(_mobilenet_v3, keras.applications.MobileNetV3Large)
+mobilenet_v3_large_minimalistic = functools.partial(mobilenet_v3_large, minimalistic=True)
+mobilenet_v3_small = functools.partial(_mobilenet_v3, keras.applications.MobileNetV3Small)
+mobilenet_v3_small_minimalistic = functools.partial(mobilenet_v3_small, minimalistic=True)
 
 
 def _build(

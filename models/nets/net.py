@@ -25,9 +25,11 @@ class Net:
         image_size: Height and width of its images, in pixels.
         preprocessing: The name of its preprocessing.
         channels: Of its images.
+        has_slims_layers: Whether its variables are those of slim's net.
     """
 
     build: Builder
     image_size: int
     preprocessing: str
     channels: int = 3
+    has_slims_layers: bool = True

@@ -16,6 +16,10 @@ from models.usage_error import UsageError
 NUM_PARAMETERS = {
     "cifarnet": 1_947_496,
     "lenet": 4_289_384,
+    "mobilenet_v3_large": 5_507_432,
+    "mobilenet_v3_large_minimalistic": 3_948_688,
+    "mobilenet_v3_small": 2_554_968,
+    "mobilenet_v3_small_minimalistic": 2_056_848,
     "nasnet_large": 88_949_818,
     "nasnet_mobile": 5_326_716,
     "alexnet_v2": 50_303_912,
@@ -48,11 +52,12 @@ NUM_PARAMETERS = {
 SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, "nasnet": 32}
 SMALL |= {"inception": 75}
 # More of the same blocks.
-DEEP = ("_101", "_152", "_200", "nasnet_large", "vgg_16", "vgg_19")
+DEEP = ("_101", "_152", "_200", "nasnet_large", "vgg_16", "vgg_19", "_minimalistic")
 # Of other sizes, or built in test_slim_nets.py as well.
 FURTHER = {
     *("inception_v2", "inception_v3", "inception_v4"),
     *("mobilenet_v1", "mobilenet_v1_075", "mobilenet_v2", "mobilenet_v2_035"),
+    "mobilenet_v3_large",
 }
 QUICK = ("cifarnet", "inception_v1", "lenet", "mobilenet_v1_025", "resnet_v1_50")
 
@@ -107,9 +112,16 @@ def test_all_names_of_slim_are_here_or_answered():
         *(f"resnet_v{v}_{depth}" for v in (1, 2) for depth in (50, 101, 152, 200)),
         *widths,
         *(f"{name}_{width}" for name, found in widths.items() for width in found),
+        # Of later versions.
+        *(
+            f"mobilenet_v3_{size}{kind}"
+            for size in ("large", "small")
+            for kind in ("", "_minimalistic")
+        ),
+        *("mobilenet_edgetpu", "mobilenet_edgetpu_075"),
     }
 
-    assert len(names) == 34
+    assert len(names) == 34 + 6
     assert names == {*nets.NETS, *nets.ABSENT}
 
 

@@ -121,7 +121,7 @@ def test_a_checkpoint_of_slim_gives_every_variable_its_value(name, build):
     model = build(name)
     # Nothing is held: an array of one number seen at every place.
     of_slim = {
-        _slim_name(name, variable): np.broadcast_to(np.float32(0.5), variable.shape)
+        slim_names.name_of(name, variable.path): np.broadcast_to(np.float32(0.5), variable.shape)
         for variable in model.weights
     }
     scope = SCOPES.get(name, name)
@@ -136,15 +136,12 @@ def test_a_checkpoint_of_slim_gives_every_variable_its_value(name, build):
     assert {float(np.ravel(each)[-1]) for each in model.weights} == {0.5}
 
 
-def _slim_name(name, variable):
-    layer, kind = variable.path.split("/")
-    kinds = {
-        "kernel": "depthwise_weights" if layer.endswith("depthwise") else "weights",
-        "bias": "biases",
-        "depthwise_kernel": "depthwise_weights",
-        "pointwise_kernel": "pointwise_weights",
-    }
-    return f"{SCOPES.get(name, name)}/{layer.replace('.', '/')}/{kinds.get(kind, kind)}"
+def test_all_widths_of_a_net_have_one_scope():
+    kernel = slim_names.name_of("mobilenet_v1_050", "Conv2d_1_depthwise/kernel")
+    gamma = slim_names.name_of("mobilenet_v2_140", "Conv_1.BatchNorm/gamma")
+
+    assert kernel == "MobilenetV1/Conv2d_1_depthwise/depthwise_weights"
+    assert gamma == "MobilenetV2/Conv_1/BatchNorm/gamma"
 
 
 @pytest.mark.thorough

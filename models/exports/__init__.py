@@ -1,0 +1,1 @@
+"""The forms in which `models.export` writes a model, a file for each."""
