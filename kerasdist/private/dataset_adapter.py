@@ -327,18 +327,18 @@ def portable_state(iterator: Any) -> bytes | None:
     return None if b"::MemoryCache" in state else state
 
 
-def set_portable_state(iterator: Any, begin: bytes, now: bytes | None = None) -> bool:
+def set_portable_state(iterator: Any, begin: bytes | None, now: bytes | None = None) -> bool:
     """Gives an iterator a state of `portable_state`; returns False where it is of another dataset.
 
     TensorFlow takes what it finds of it, and looks for no difference.
 
     Args:
         iterator: A new one.
-        begin: The state before the first element was read.
+        begin: The state before the first element was read; None is of no dataset.
         now: A later state of the same iterator, to be given instead.
     """
     own = portable_state(iterator)
-    if own is None or _names_in(own) != _names_in(begin):
+    if own is None or begin is None or _names_in(own) != _names_in(begin):
         return False
     try:
         _restore(iterator, begin if now is None else now)

@@ -28,8 +28,9 @@ from kerasdist.callbacks import (
 )
 from kerasdist.checkpoints import Folder
 from kerasdist.parity.data import examples
-from kerasdist.training.data import epoch_iterator
+from kerasdist.training.data import data_states
 from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.data.own_data import OwnData
 from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
 from tests.cases import exhaustive
@@ -324,21 +325,21 @@ def test_data_of_unknown_length_may_have_ended_in_a_call_of_several_steps(tmp_pa
 def read_again(monkeypatch):
     """Returns a list that fills with how many batches are read at once to find a place."""
     read = []
-    stock = EpochIterator._read
+    stock = OwnData.read
 
-    def _read(self, source, num_steps):
+    def counted(self, source, num_steps):
         answer = stock(self, source, num_steps)
         read.append(answer[0])
         return answer
 
-    monkeypatch.setattr(EpochIterator, "_read", _read)
+    monkeypatch.setattr(OwnData, "read", counted)
     return read
 
 
 @pytest.fixture
 def without_place(monkeypatch):
     """Keeps no state in the midst of the data, as if it were too large."""
-    monkeypatch.setattr(epoch_iterator, "_MOST_BYTES", -1)
+    monkeypatch.setattr(data_states, "_MOST_BYTES", -1)
 
 
 def mapped(x, y):

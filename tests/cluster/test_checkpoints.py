@@ -20,8 +20,8 @@ import tensorflow as tf
 import kerasdist
 from kerasdist.private import names
 from kerasdist.training.context import peers
-from kerasdist.training.data import division, epoch_iterator
-from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.data import data_states, division
+from kerasdist.training.data.own_data import OwnData
 from tests import test_warm_start
 from tests.callbacks import test_checkpoint, test_checkpoint_foreign
 from tests.cluster import outcomes, record_files
@@ -258,7 +258,7 @@ def with_own_rows(strategy, folder):
 
 def without_places(strategy, folder):
     """Does both without a state in the midst of the data, as if it were too large."""
-    with mock.patch.object(epoch_iterator, "_MOST_BYTES", -1):
+    with mock.patch.object(data_states, "_MOST_BYTES", -1):
         return [
             question(strategy, folder.with_name(f"{question.__name__} {folder.name}"))
             for question in (with_own_files, with_own_rows)
@@ -280,9 +280,9 @@ def in_one_and_in_two(strategy, folder, make, first=None):
     """
     read_again = []
 
-    def read(stock, iterator, source, num_steps):
+    def read(stock, own, source, num_steps):
         read_again.append(num_steps)
-        return stock(iterator, source, num_steps)
+        return stock(own, source, num_steps)
 
     def train(directory, *others):
         keras.utils.set_random_seed(7)
@@ -299,7 +299,7 @@ def in_one_and_in_two(strategy, folder, make, first=None):
     expected = train("in one")
     with contextlib.suppress(Interrupted), names.replaced(first or {}):
         train("in two", Interrupt())
-    with names.replaced({(EpochIterator, "_read"): read}):
+    with names.replaced({(OwnData, "read"): read}):
         return train("in two"), expected, read_again
 
 

@@ -18,7 +18,6 @@ import _thread
 import ctypes
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from kerasdist.lifetime.process_end import at_end
@@ -82,19 +81,21 @@ class Progress:
         begin: What tf.data keeps of it before its first batch; None where that is not known.
         num_taken: Steps that have had its batches.
         next_size: See `DataSource`.
+        is_skipped: Whether it leaves out what was before, of which tf.data then knows nothing.
     """
 
     num_iterators: int = 0
     begin: bytes | None = None
     num_taken: int = 0
     next_size: Any = None
+    is_skipped: bool = False
 
 
 class DataSource:
     """Holds the only lasting reference to an iterator, and lets it go without a wait.
 
     Args:
-        iterator: Of `tf.data`, of a distributed dataset, or any other.
+        iterator: Of `tf.data`, of a distributed dataset, or any other; to be used and not kept.
         progress: What was taken from it. Its `next_size` is an int64 scalar, the examples of the
             next global batch, for data of which each worker reads its own part (see
             `file_shards`); None for others.
@@ -106,7 +107,7 @@ class DataSource:
 
     def __init__(
         self,
-        iterator: Iterator,
+        iterator: Any,
         *,
         progress: Progress | None = None,
         is_distributed: bool = False,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kerasdist.private import dataset_adapter, keras_routes
 from kerasdist.support.terminal import announce
 from kerasdist.training.context import peers, running_call
-from kerasdist.training.data import file_shards, own_rows
+from kerasdist.training.data import file_shards, input_functions, own_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class Division:
     """What one of several workers has of the data; both are None where it has all.
 
     Attributes:
-        of_files: What it reads: triples of `file_shards.with_next_size`.
+        of_files: What it reads for itself: triples of `file_shards.with_next_size`.
         of_batches: What it prepares: `batches.WorkerPart` of each batch that all of them read.
     """
 
@@ -28,17 +28,21 @@ class Division:
     of_batches: tf.data.Dataset | None = None
 
 
-def divide(dataset: Any, strategy: tf.distribute.Strategy) -> Division:
-    """Returns what this worker has of the data; the chief says it.
+def divide(
+    dataset: Any, strategy: tf.distribute.Strategy, *, is_function: bool = False
+) -> Division:
+    """Returns what this worker has of the data; the chief says how it is divided.
 
     Args:
-        dataset: Yields global batches.
+        dataset: Yields global batches, or what this worker takes in a step.
         strategy: A strategy of ours.
+        is_function: Whether a function has made it for this worker.
     """
-    if peers.count(strategy) == 1 or running_call.reads_whole_data():
+    is_alone = peers.count(strategy) == 1 or running_call.reads_whole_data()
+    if is_alone or not isinstance(dataset, tf.data.Dataset):
         return Division()
-    if not isinstance(dataset, tf.data.Dataset):
-        return Division()
+    if is_function:
+        return Division(of_files=input_functions.share(dataset))
     of_files, *obstacles = file_shards.shard(dataset, strategy)
     of_batches = obstacle = None
     if of_files is None:
@@ -47,7 +51,7 @@ def divide(dataset: Any, strategy: tf.distribute.Strategy) -> Division:
     if peers.is_chief(strategy):
         how = "every worker reads all of it and takes its part of each batch"
         if of_files is not None:
-            num_files, number = file_shards.num_files(dataset), peers.count(strategy)
+            num_files, number = dataset_adapter.num_source_texts(dataset), peers.count(strategy)
             how = f"{num_files} files, each read by one of {number} workers"
         elif of_batches is not None:
             how = "every worker reads all of it and prepares its part of each batch"

@@ -66,18 +66,15 @@ def make(
     return dataset
 
 
-def share(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset | None:
-    """Returns a worker's dataset with the sizes of its batches (see `file_shards`).
+def share(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset of one of several workers with the sizes of its batches.
 
-    Returns:
-        None where this worker is the only one, or reads for itself.
+    They are in the triples of `file_shards.with_next_size`.
 
     Raises:
         ValueError: Batches of which TensorFlow cannot make an empty one, for a worker whose data
             ends before that of the others.
     """
-    if peers.count(strategy) == 1 or running_call.reads_whole_data():
-        return None
     leaves = tf.nest.flatten(dataset.element_spec)
     if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves):
         raise ValueError(

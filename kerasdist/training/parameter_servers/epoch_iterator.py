@@ -18,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import keras_fit
 from kerasdist.support.terminal import announce
 from kerasdist.training.context import deployment, peers, running_call
-from kerasdist.training.data import input_functions
+from kerasdist.training.data import data_states, input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.hooks import batch_hooks
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
@@ -239,7 +239,7 @@ class WorkerEpochIterator(EpochIterator):
             **kwargs,
         )
         if self._is_together:
-            running_call.note_dataset(self._dataset)
+            running_call.note_dataset(self._own.dataset)
         if self._function is not None and not self.steps_per_epoch:
             raise ValueError(
                 "`steps_per_epoch` (in `evaluate` `steps`, for validation `validation_steps`) is "
@@ -272,7 +272,7 @@ class WorkerEpochIterator(EpochIterator):
         if self._data is None:
             self._joins = self._is_together and running_call.joins_batches()
             self._data = WorkerDataSource(
-                self._function or self._dataset,
+                self._function or self._own.dataset,
                 self._strategy,
                 num_bytes=keras_fit.num_bytes(self.data_adapter),
                 is_python=keras_fit.is_python(self.data_adapter),
@@ -294,7 +294,7 @@ class WorkerEpochIterator(EpochIterator):
         if place is None:
             place = running_call.DataPlace(epoch=0, step=0)
         else:
-            self._tell("All data is read again up to that step.")
+            data_states.tell(self._strategy, data_states.ALL)
         for _ in range(place.epoch):
             for *_, calls in self._calls_of_epoch():
                 call = calls.take()

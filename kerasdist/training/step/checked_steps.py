@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.training.data import batches
-from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.data.global_batches import GlobalBatches
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.repeated_batches import RepeatedBatches
 from kerasdist.training.step.step_graphs import ITERATORS, StepGraphs
@@ -65,12 +65,12 @@ class CheckedSteps:
                 self._check_batch(batches.without_optionals(batch))
                 self._run_batch(batch)
             return None
-        if data.next_size is not None:
+        if data.source.next_size is not None:
             self._take_own(data)
             return None
         num_taken, result = self._take_checked(data)
         if num_taken < data.num_steps:
-            num_more, result = self._take(data.iterator, data.num_steps - num_taken, data)
+            num_more, result = self._take(data.source.iterator, data.num_steps - num_taken, data)
             num_taken += num_more
         data.answer(num_taken)
         return result
@@ -79,7 +79,7 @@ class CheckedSteps:
         """Looks at a first step where that is due, and runs it; returns how many steps it was."""
         if not self._is_looked_at():
             return 0, None
-        iterator = data.iterator
+        iterator = data.source.iterator
         batch = next(iterator)
         is_dataset = isinstance(iterator, tf.data.Iterator)
         again = iter(batches.dataset_of(batch, iterator.element_spec)) if is_dataset else None
@@ -91,7 +91,7 @@ class CheckedSteps:
             self._check_own_batch(batch.rows, batches.num_own(batch, self._strategy))
             return (1, self._run_batch(batch)) if again is None else self._take(again, 1, data)
         own = batches.without_optionals(batches.in_one_piece(batch, self._strategy))
-        if data.is_distributed:
+        if data.source.is_distributed:
             self._check_own_batch(own, batches.num_examples(own))
         else:
             self._check_batch(own)
@@ -120,7 +120,7 @@ class CheckedSteps:
         return num_steps
 
     def _take_own(self, data: GlobalBatches) -> None:
-        iterator, num_taken, next_size = data.iterator, 0, data.next_size
+        iterator, num_taken, next_size = data.source.iterator, 0, data.source.next_size
         run = functools.partial(self._run, self._steps.with_own_batches)
         if self._is_looked_at() and next_size > 0:
             element = batch, num_examples, _ = next(iterator)

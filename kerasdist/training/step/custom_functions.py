@@ -17,7 +17,7 @@ from kerasdist.private import keras_routes
 from kerasdist.support import memory
 from kerasdist.support.replaced_method import method_replaced
 from kerasdist.training.context import peers, running_call, traits
-from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.data.global_batches import GlobalBatches
 from kerasdist.training.hooks.lazy_logs import LazyLogs, as_numbers, nesting_of
 from kerasdist.training.hooks.train_function import EnclosingFunction, TrainFunction
 from kerasdist.training.losses.loss_sums import LossSums
@@ -134,7 +134,7 @@ class CustomFunction(TrainFunction):
         if not isinstance(data, GlobalBatches):
             return self._call(data)
         # An iterator of tf.data's: a tf.function would be traced anew for each other object.
-        logs = self._call(data.iterator)
+        logs = self._call(data.source.iterator)
         data.answer(data.num_steps)
         return LazyLogs(lambda: as_numbers(logs), nesting=nesting_of(logs))
 

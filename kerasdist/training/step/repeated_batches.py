@@ -7,7 +7,7 @@ import keras
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
-from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.data.global_batches import GlobalBatches
 from kerasdist.training.hooks import graph_checks
 from kerasdist.training.losses import whole_metrics
 from kerasdist.training.step import graph_errors, replica_run
@@ -89,4 +89,4 @@ def _are_of_all_workers(data: Any) -> bool:
     """Whether each worker has the batches of all workers, and not its own part of them."""
     if not isinstance(data, GlobalBatches):
         return True
-    return data.next_size is None and not data.is_distributed
+    return data.source.next_size is None and not data.source.is_distributed

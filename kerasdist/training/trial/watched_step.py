@@ -12,7 +12,7 @@ import tensorflow as tf
 from kerasdist.private import keras_optimizers
 from kerasdist.support.unique import by_unique_name
 from kerasdist.training.data.batches import WorkerPart, gathered
-from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.data.global_batches import GlobalBatches
 from kerasdist.training.hooks.train_function import EnclosingFunction
 
 
@@ -41,7 +41,7 @@ class WatchedStep(EnclosingFunction):
         self._watch = watch
 
     def __call__(self, data: Any):
-        if isinstance(data, GlobalBatches) and data.next_size is not None:
+        if isinstance(data, GlobalBatches) and data.source.next_size is not None:
             return self._watch(None, lambda: (self.inside(data), data.num_taken))
         taken = _take(data, self._num_steps)
 
@@ -94,7 +94,7 @@ def _take(data: Any, num_steps: int) -> list:
     if not isinstance(data, GlobalBatches):
         batches = list(itertools.islice(data, num_steps))
     else:
-        batches = list(itertools.islice(data.iterator, data.num_steps))
+        batches = list(itertools.islice(data.source.iterator, data.num_steps))
     if not batches:
         raise StopIteration
     return batches

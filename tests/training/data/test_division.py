@@ -79,6 +79,14 @@ def test_predict_and_a_worker_alone_read_everything(files, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_what_a_function_has_made_is_read_by_its_worker_alone(capsys):
+    divided = divide(numbers().batch(2), worker(0), is_function=True)
+
+    assert divided.of_files is not None
+    assert divided.of_batches is None
+    assert capsys.readouterr().err == ""
+
+
 class OwnTestFunction(keras.Model):
     def make_test_function(self, force=False):
         self.test_function = lambda iterator: {"loss": 0.0}
