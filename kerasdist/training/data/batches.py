@@ -117,39 +117,31 @@ def whole_for_each(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
     """
     is_part = isinstance(batch, WorkerPart)
     batch = gathered(batch, strategy) if is_part else in_one_piece(batch, strategy)
-    num_local = len(peers.local_replicas(strategy))
-    size = num_examples(batch)
-    return Shares(
-        data=(batch,) * num_local,
-        counts=[size] * num_local,
-        total=size,
-        may_be_empty=False,
-        are_whole=True,
-    )
+    num_local, size = len(peers.local_replicas(strategy)), num_examples(batch)
+    data, counts = (batch,) * num_local, [size] * num_local
+    return Shares(data=data, counts=counts, total=size, may_be_empty=False, are_whole=True)
 
 
 def shares_of(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
     """Returns what each replica of this worker gets of a global or of a distributed batch."""
     if isinstance(batch, WorkerPart):
         return shares_of_own(batch.rows, strategy, num_own(batch, strategy), batch.total[0])
+    num_replicas = strategy.num_replicas_in_sync
     if divided_values.is_distributed(batch):
         data = strategy.experimental_local_results(batch)
         counts = [num_examples(each) for each in data]
-        total = counts[0] if len(counts) == 1 else _sum(counts)
-        is_static = _all_static(counts)
+        total = sum(counts[1:], counts[0])
         data = data if len(data) == 1 else _lend_examples(data, counts)
         if peers.count(strategy) > 1:
             # Only they know what the other workers hold.
-            total, is_static = peers.sum_in_graph(strategy, tf.convert_to_tensor(total)), False
+            total = peers.sum_in_graph(strategy, tf.convert_to_tensor(total))
     else:
         replicas = peers.local_replicas(strategy)
-        data = split(batch, strategy.num_replicas_in_sync, replicas)
-        total = num_examples(batch)
-        if strategy.num_replicas_in_sync > 1 and not _has_batch_axis(batch):
-            total = strategy.num_replicas_in_sync
-        counts = counts_of(total, strategy.num_replicas_in_sync, replicas)
-        is_static = isinstance(total, int)
-    may_be_empty = not is_static or total < strategy.num_replicas_in_sync or 0 in counts
+        data = split(batch, num_replicas, replicas)
+        has_examples = any(map(has_first_axis, tf.nest.flatten(batch)))
+        total = num_examples(batch) if has_examples else num_replicas
+        counts = counts_of(total, num_replicas, replicas)
+    may_be_empty = not isinstance(total, int) or total < num_replicas or 0 in counts
     return Shares(data=data, counts=counts, total=total, may_be_empty=may_be_empty)
 
 
@@ -320,7 +312,7 @@ def _start(size: Any, num_replicas: int, replica: int):
 
 def _lend_examples(data: tuple, counts: list) -> tuple:
     """Returns the replicas' data, with an example of another replica where one has none."""
-    if _all_static(counts) and 0 not in counts:
+    if all(isinstance(count, int) and count for count in counts):
         return data
     leaves = [tf.nest.flatten(each) for each in data]
     lent = [_lend(list(group), counts) for group in zip(*leaves, strict=True)]
@@ -347,18 +339,6 @@ def _made_up(leaf: tf.Tensor):
     shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
     value = "" if leaf.dtype == tf.string else 1 if leaf.dtype.is_floating else 0
     return tf.fill(shape, tf.cast(value, leaf.dtype) if value != "" else value)
-
-
-def _has_batch_axis(batch: Any) -> bool:
-    return any(map(has_first_axis, tf.nest.flatten(batch)))
-
-
-def _all_static(counts: list) -> bool:
-    return all(isinstance(count, int) for count in counts)
-
-
-def _sum(counts: list):
-    return sum(counts) if _all_static(counts) else tf.add_n(counts)
 
 
 def in_one_piece(batch: Any, strategy: tf.distribute.Strategy):

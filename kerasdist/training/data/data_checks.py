@@ -1,6 +1,5 @@
 """Finds data, losses and metrics that cannot give a right number."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -163,22 +162,12 @@ def check_equal_num_batches(strategy: tf.distribute.Strategy, num_batches: int |
     Raises:
         ValueError: They differ.
     """
-    if peers.count(strategy) == 1:
-        return
-    known = -1 if num_batches is None else num_batches
-    numbers = peers.gather(strategy, np.array([known]))[:, 0].astype(int)
-    if len(set(numbers)) > 1:
+    if told := _difference(strategy, -1 if num_batches is None else num_batches):
         raise ValueError(
-            "The workers have data of different length, in batches: "
-            f"{_of_each(strategy, numbers)}. Every worker reads the whole data and takes its part "
-            "of each batch, so give the same data to all of them, or each its own part: "
-            "`fit(lambda context: dataset)`."
+            f"The workers have data of different length, in batches: {told}. Every worker reads "
+            "the whole data and takes its part of each batch, so give the same data to all of "
+            "them, or each its own part: `fit(lambda context: dataset)`."
         )
-
-
-def _of_each(strategy: tf.distribute.Strategy, numbers: Iterable[int]) -> str:
-    pairs = zip(numbers, peers.tasks(strategy), strict=True)
-    return ", ".join(f"{number if number >= 0 else 'unknown'} on {task}" for number, task in pairs)
 
 
 def check_equal_lengths(strategy: tf.distribute.Strategy, num_examples: int) -> None:
@@ -191,15 +180,22 @@ def check_equal_lengths(strategy: tf.distribute.Strategy, num_examples: int) -> 
     Raises:
         ValueError: They did not.
     """
-    if peers.count(strategy) == 1:
-        return
-    numbers = peers.gather(strategy, np.array([num_examples]))[:, 0].astype(int)
-    if len(set(numbers)) > 1:
+    if told := _difference(strategy, num_examples):
         raise ValueError(
-            f"The workers evaluate data of different length: {_of_each(strategy, numbers)}. Every "
-            "worker reads the whole data and takes its part of each batch, so give the same "
-            "examples to all of them, and let a callback that stops the evaluation stop it on all."
+            f"The workers evaluate data of different length: {told}. Every worker reads the whole "
+            "data and takes its part of each batch, so give the same examples to all of them, and "
+            "let a callback that stops the evaluation stop it on all."
         )
+
+
+def _difference(strategy: tf.distribute.Strategy, number: int) -> str | None:
+    """Returns in words the numbers of all workers, -1 for an unknown one; None if all are alike."""
+    if peers.count(strategy) == 1:
+        return None
+    numbers = peers.gather(strategy, np.array([number]))[:, 0].astype(int)
+    pairs = zip(numbers, peers.tasks(strategy), strict=True)
+    told = (f"{each if each >= 0 else 'unknown'} on {task}" for each, task in pairs)
+    return ", ".join(told) if len(set(numbers)) > 1 else None
 
 
 def check_metrics(model: keras.Model, logs: dict) -> None:

@@ -27,7 +27,8 @@ def check(dataset: Any, strategy: tf.distribute.Strategy) -> None:
     """
     if peers.count(strategy) == 1 or running_call.reads_whole_data():
         return
-    paths = [path for path in dataset_adapter.cache_files(dataset) if not _is_written(path)]
+    files = dataset_adapter.cache_files(dataset)
+    paths = [path for path in files if not _exists(f"{path}.index")]  # The others are complete.
     own = int.from_bytes(os.urandom(6)) if paths else 0
     with _marks([_mark(path, own) for path in paths]):
         # Also where this worker has no such file: others may.
@@ -44,10 +45,6 @@ def check(dataset: Any, strategy: tf.distribute.Strategy) -> None:
             "give each worker a file of its own: "
             f'`cache(f"{shared[0]}-{{kerasdist.Cluster.from_env().worker_index}}")`.'
         )
-
-
-def _is_written(path: str) -> bool:
-    return _exists(f"{path}.index")
 
 
 def _exists(path: str) -> bool:

@@ -39,28 +39,24 @@ def shard(
         file; and the reason in words, None where there are no files, too.
     """
     # Other texts may be paths of images, or words.
-    transformations = _transformations_of(dataset) if num_files(dataset) else None
+    num_files = dataset_adapter.num_source_texts(dataset)
+    definition = dataset_adapter.definition_of(dataset) if num_files else None
+    transformations = Transformations(definition) if definition else None
     if not (transformations and transformations.read_files):
         return None, None
     num_workers = peers.count(strategy)
-    obstacle = _obstacle(dataset, transformations, num_workers)
+    obstacle = _obstacle(dataset, transformations, num_files, num_workers)
     if obstacle is not None:
         return None, obstacle
     part = dataset_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
     return None if part is None else with_next_size(part), None
 
 
-def num_files(dataset: tf.data.Dataset) -> int:
-    """Returns how many texts, perhaps names of files, a dataset is made of; 0 of another source."""
-    return dataset_adapter.num_source_texts(dataset)
-
-
 def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the triples that `shard` returns, of this worker's part of each global batch."""
     dataset = _without_names(dataset)
-    empty = tf.nest.map_structure(_empty, dataset.element_spec)
+    empty, first = (_zeros(dataset.element_spec, number) for number in (0, 1))
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
-    first = tf.nest.map_structure(_one, dataset.element_spec)
     return endless.scan((first, tf.constant(0, tf.int64)), _look_ahead)
 
 
@@ -78,29 +74,25 @@ def _look_ahead(last: tuple, batch: Any):
     return (batch, size), (*last, size)
 
 
-def _empty(spec: tf.TensorSpec):
-    return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
+def _zeros(specs: Any, number: int):
+    """Returns so many examples of a spec; axes of unknown length have this length, too."""
 
+    def leaf(spec: tf.TensorSpec):
+        shape = [number, *(number if size is None else size for size in spec.shape[1:])]
+        return tf.zeros(shape, spec.dtype)
 
-def _one(spec: tf.TensorSpec):
-    return tf.zeros([1, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
-
-
-def _transformations_of(dataset: tf.data.Dataset) -> Transformations | None:
-    definition = dataset_adapter.definition_of(dataset)
-    return Transformations(definition) if definition else None
+    return tf.nest.map_structure(leaf, specs)
 
 
 def _obstacle(
-    dataset: tf.data.Dataset, transformations: Transformations, num_workers: int
+    dataset: tf.data.Dataset, transformations: Transformations, num_files: int, num_workers: int
 ) -> str | None:
     """Returns why each worker cannot read some of the files alone; None where it can."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (_Policy.AUTO, _Policy.FILE):
         return f"its auto_shard_policy is {policy.name}"
-    number = num_files(dataset)
-    if number < num_workers:
-        found = "1 file is" if number == 1 else f"{number} files are"
+    if num_files < num_workers:
+        found = "1 file is" if num_files == 1 else f"{num_files} files are"
         return f"{found} too few for {num_workers} workers to share"
     if transformations.of_whole_data:
         return f"`{transformations.of_whole_data}` needs all files"

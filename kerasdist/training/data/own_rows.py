@@ -217,9 +217,7 @@ def batches_of_worker(
     order = list(filter(_is_of_order, pipeline.batches))
     if "cache" in names or (order and not _is_cut_off(pipeline)):
         return None
-    windows = _windows_of(pipeline)
-    for each in order:
-        windows = pipeline_parts.again(each, windows)
+    windows = pipeline_parts.again(order, _windows_of(pipeline))
     own = windows.shard(num_workers, index).enumerate()
     data = own.flat_map(lambda _, parts: tf.data.Dataset.zip(parts))
     left = [each for each in pipeline.batches if not _is_of_order(each)]
@@ -242,8 +240,7 @@ def _windows_of(pipeline: Pipeline) -> tf.data.Dataset:
     data = element_order.in_order(pipeline.head)
     # A `shuffle` right before a `repeat` is made one with it by TensorFlow, and draws otherwise.
     data = data.with_options(tf.data.Options()) if pipeline.order else data
-    for each in pipeline.order:
-        data = pipeline_parts.again(each, data)
+    data = pipeline_parts.again(pipeline.order, data)
     return data.window(pipeline.batch_size, drop_remainder=_is_cut_off(pipeline))
 
 
@@ -263,11 +260,9 @@ def _prepared(
         batches: What is done with them.
         given: Makes what a `map` calls with its elements of a function of the program's elements.
     """
-    for each in pipeline.examples:
-        data = pipeline_parts.again(each, data, call=given)
+    data = pipeline_parts.again(pipeline.examples, data, call=given)
     data = data.batch(num_rows, drop_remainder=_is_cut_off(pipeline))
-    for each in batches:
-        data = pipeline_parts.again(each, data, call=given)
+    data = pipeline_parts.again(batches, data, call=given)
     return element_order.with_order_option(data.with_options(pipeline.whole.options()))
 
 

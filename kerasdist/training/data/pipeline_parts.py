@@ -1,9 +1,9 @@
 """Does again to other data what a dataset of the program was made by.
 
-data = pipeline_parts.again(mapped, data)    # What `map` did to what `mapped` was made of.
+data = pipeline_parts.again([mapped], data)    # What `map` did to what `mapped` was made of.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,16 +28,23 @@ def of_element(function: Callable) -> Callable:
 
 
 def again(
-    made: tf.data.Dataset, data: tf.data.Dataset, *, call: Callable = of_element
+    made: Sequence[tf.data.Dataset], data: tf.data.Dataset, *, call: Callable = of_element
 ) -> tf.data.Dataset:
-    """Returns what other data becomes by the transformation that made a dataset.
+    """Returns what other data becomes by the transformations that made datasets.
 
     Args:
-        made: By `map`, of dense tensors, `batch`, `prefetch`, `cache`, `repeat`, `skip` or `take`.
-            Options, which are given to the last one for all, and assertions are left out.
+        made: By `map`, of dense tensors, `batch`, `prefetch`, `cache`, `repeat`, `skip` or `take`;
+            the first one first. Options, which are given to the last one for all, and assertions
+            are left out.
         data: The other data.
         call: Returns a function for `map` of one that takes an element in one piece.
     """
+    for each in made:
+        data = _again(each, data, call)
+    return data
+
+
+def _again(made: tf.data.Dataset, data: tf.data.Dataset, call: Callable) -> tf.data.Dataset:
     name = dataset_adapter.transformation_of(made)
     if name in ("options", "assert_cardinality"):
         return data

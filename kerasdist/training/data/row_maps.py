@@ -43,12 +43,11 @@ def _outputs_of(graph: Any, rows: set[str]) -> list:
         inputs = [tensor.name for tensor in operation.inputs]
         if operation.type == "Placeholder":
             continue
-        if not operation.outputs and any(name not in others for name in inputs):
+        if others.issuperset(inputs):
+            others.update(tensor.name for tensor in operation.outputs)
+        elif not operation.outputs:
             rows.clear()  # It checks or prints the batch, of which it would see some rows.
             break
-        if not any(name in rows for name in inputs):
-            if all(name in others for name in inputs):
-                others.update(tensor.name for tensor in operation.outputs)
         elif all(name in rows or name in others for name in inputs):
             made = _rows_of(operation, [name in rows for name in inputs])
             rows.update(tensor.name for tensor in made)

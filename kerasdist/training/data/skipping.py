@@ -21,6 +21,7 @@ order that they would have had: each iterator that was made of it draws another 
 is read from it. A `shuffle` behind another one draws when that one reads.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -123,7 +124,7 @@ def without_first(made: tf.data.Dataset, number: int, *, num_drawn: int) -> tf.d
     if name in _OF_ELEMENTS and not _has_obstacle(made):
         size = dataset_adapter.argument_of(made, "batch_size") if name == "batch" else 1
         rest = without_first(inputs[0], size * number, num_drawn=num_drawn)
-        return pipeline_parts.again(made, rest)
+        return pipeline_parts.again([made], rest)
     if name == "zip":
         return dataset_adapter.zipped_as(
             made, lambda each: without_first(each, number, num_drawn=num_drawn)
@@ -178,20 +179,17 @@ def _without_passes(
 
 def _without_prepared(shuffled: tf.data.Dataset, number: int, *, num_drawn: int) -> tf.data.Dataset:
     """Returns shuffled data without its first elements, which are shuffled before a `map` there."""
-    before = []
-    head = dataset_adapter.inputs_of(shuffled)[0]
-    while dataset_adapter.transformation_of(head) in _OF_ELEMENTS - {"batch"}:
-        if _has_obstacle(head):
-            break
-        before.append(head)
-        head = dataset_adapter.inputs_of(head)[0]
+    lineage = dataset_adapter.lineage_of(shuffled)[1:]
+    before = list(itertools.takewhile(_prepares_elements, lineage))
     if "map" not in map(dataset_adapter.transformation_of, before):
         return shuffled.skip(number)
-    data = dataset_adapter.shuffled_as(shuffled, head)
+    data = dataset_adapter.shuffled_as(shuffled, lineage[len(before)])
     for _ in range(num_drawn):
         iter(data)
     iter(shuffled)  # The order that the other data has now.
-    data = data.skip(number)
-    for each in reversed(before):
-        data = pipeline_parts.again(each, data)
-    return data
+    return pipeline_parts.again(before[::-1], data.skip(number))
+
+
+def _prepares_elements(made: tf.data.Dataset) -> bool:
+    name = dataset_adapter.transformation_of(made)
+    return name in _OF_ELEMENTS - {"batch"} and not _has_obstacle(made)
