@@ -25,6 +25,7 @@ from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.support.checks import check_int
 from kerasdist.support.exit_codes import SIGNALED, USAGE
 from kerasdist.support.terminal import leave, say
+from kerasdist.support.text import printable
 from kerasdist.support.usage_error import UsageError, arguments_checked, flags_named
 
 _DEVICES = Path("/dev")
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(end="", flush=True)  # An error of the output is to be seen here.
         return exit_code
     except UsageError as error:
-        say(f"error: {error}")
+        say(printable(f"error: {error}"))  # It shows what variables and files hold.
         return USAGE
     except BrokenPipeError:  # Nobody reads on, as with `| head`.
         return SIGNALED + signal.SIGPIPE
@@ -270,7 +271,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
 
     with arguments_checked():
         text = (listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints)
-    print(text)
+    print(printable(text))
     return 0
 
 

@@ -155,6 +155,25 @@ def test_addresses_are_host_and_port(address):
     assert from_cluster({"worker": [address]}).jobs["worker"] == (address,)
 
 
+@pytest.mark.parametrize("job", [["worker"], {}, 1])
+def test_a_job_that_is_no_text_is_an_error_in_the_variable_of_vertex_ai_too(job):
+    spec = {"cluster": {"workerpool0": ["a:1"]}, "task": {"type": job, "index": 0}}
+
+    with pytest.raises(ValueError, match='CLUSTER_SPEC: "type" of the task must be text'):
+        Cluster.from_env({"CLUSTER_SPEC": json.dumps(spec)})
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [("9" * 12, "at most 100000 processes. Received: 9{12} "), ("9" * 5000, "a whole number")],
+)
+def test_more_processes_than_there_can_be_are_named_and_not_listed(number, message):
+    told = {"KERASDIST_RANK": "1", "KERASDIST_ADDRESS": "a:1", "KERASDIST_NUM_PROCESSES": number}
+
+    with pytest.raises(ValueError, match=message):
+        Cluster.from_env(told, meet=False)
+
+
 def test_jobs_cannot_be_changed():
     given = {"worker": ["a:2222"]}
     cluster = Cluster(jobs=given, task=Task("worker", 0))
@@ -181,6 +200,7 @@ def test_cluster_travels_to_other_processes_and_into_sets():
         ("worker", r"Not valid JSON at line 1 column 1"),
         ('["a:2222"]', r'JSON object with "cluster" and "task". Received: \[\'a:2222\'\]'),
         ("null", "Received: None"),
+        ("9" * 5000, r"or digits of a number\. Received: '9{20}'\.\.\. of 5,000 characters"),
         ("[" * 100_000, r"Too many brackets .* Received: '\[{20}'\.\.\. of 100,000 characters"),
     ],
 )

@@ -94,6 +94,21 @@ def test_counts_are_expanded(text, counts):
     assert expand_counts(text) == counts
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"SLURM_STEP_NODELIST": "n[0-999999999999]"},
+        {"SLURM_STEP_NODELIST": "n[0-99999][0-99999]"},
+        {"SLURM_STEP_TASKS_PER_NODE": "2(x999999999999)"},
+        {"SLURM_STEP_NUM_TASKS": "999999999999"},
+        {"SLURM_STEP_NUM_TASKS": "9" * 5000},
+    ],
+)
+def test_numbers_that_no_job_has_are_named_and_not_listed(wrong):
+    with pytest.raises(ValueError, match=r"contradict|at most 100000 processes|whole number"):
+        read_step(STEP | wrong)
+
+
 @pytest.mark.parametrize("text", ["", "2,", "x2", "2(x)", "2(2)", "-1"])
 def test_other_text_is_no_list_of_counts(text):
     with pytest.raises(ValueError, match="SLURM_STEP_TASKS_PER_NODE="):

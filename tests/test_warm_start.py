@@ -345,6 +345,29 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         kerasdist.warm_start(make_model(), path)
 
 
+@pytest.mark.parametrize("end", ["index", "data-00000-of-00001"])
+def test_one_bit_in_a_checkpoint_of_tensorflow_is_named_before_anything_changes(end, tmp_path):
+    path, values = tmp_path / "model.ckpt", values_of(trained())
+    tf.raw_ops.SaveV2(
+        prefix=str(path),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(values.values()),
+    )
+    file = tmp_path / f"model.ckpt.{end}"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    model = make_model()
+    before = values_of(model)
+
+    with pytest.raises(ValueError, match=f"The weights in '{path}' cannot be read: .*hecksum"):
+        kerasdist.warm_start(model, path)
+
+    for name, value in values_of(model).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 def test_nothing_of_a_file_is_run(tmp_path):
     source = trained()
     as_keras(source, tmp_path)

@@ -34,7 +34,7 @@ def read(path: str) -> dict[str, Any]:
     try:
         record = json.loads(content)
         is_whole = record.pop("crc32") == _sum_of(record)
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         is_whole = False
     if not is_whole:
         raise ValueError(f"{RECORD} is not what was written")

@@ -16,6 +16,8 @@ from kerasdist.support import environment
 # Where a launcher names a host and no port. Below 12000, where the tasks have theirs.
 _FIRST_PORT, _NUM_PORTS = 11_000, 1000
 _LONGEST_VALUE = 100
+MOST_PROCESSES = 100_000  # Each of them has to know the addresses of all.
+_MOST_DIGITS = 18  # More are no number of anything, and Python reads no more than 4300.
 _HERE = "127.0.0.1"
 
 _Variables = Mapping[str, str]
@@ -129,6 +131,7 @@ def _read(launcher: _Launcher, environ: _Variables) -> Membership | None:
     number = hosts.index(rank) if rank in hosts else _number(rank, default=-1)
     if num_processes == 0 or (num_processes == 1 and number):  # Somebody else's variable.
         return None
+    check_number(num_processes, said)
     if not 0 <= number < num_processes:
         raise ValueError(f"The rank must be from 0 to {num_processes - 1}. Received: {said}.")
     if launcher is _AWS_BATCH:
@@ -140,6 +143,15 @@ def _read(launcher: _Launcher, environ: _Variables) -> Membership | None:
         num_processes=num_processes,
         address=environ.get(environment.ADDRESS, "") or _address(launcher, environ),
     )
+
+
+def check_number(num_processes: int, said: str = "") -> None:
+    """Raises a ValueError if there are more processes than any machine could list."""
+    if num_processes > MOST_PROCESSES:
+        told = f" ({said})" if said else ""
+        raise ValueError(
+            f"A job has at most {MOST_PROCESSES} processes. Received: {num_processes}{told}."
+        )
 
 
 def _address(launcher: _Launcher, environ: _Variables) -> str:
@@ -165,7 +177,7 @@ def _rank_behind(index: int, main: int) -> int:
 def _number(text: str, *, default: int = 0, name: str = "") -> int:
     """Returns the number in a variable; of others than our own, a default if it is none."""
     text = text.strip().partition(":")[0]  # torchrun's "2:4" says how many there are at least.
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
         return int(text)
     if name == environment.NUM_PROCESSES and text:
         raise ValueError(f"{name} must be a whole number. Received: {name}={text!r}.")

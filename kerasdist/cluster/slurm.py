@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kerasdist.cluster.launchers import MOST_PROCESSES, check_number
+
 # Below 32768, where Linux begins to hand out ports to outgoing connections.
 _FIRST_PORT = 12000
 _PORTS_PER_JOB = 32
 _JOBS_APART = 640
 
-_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
+_NUMBER = r"\d{1,18}"
+_RANGES = rf"\[{_NUMBER}(?:-{_NUMBER})?(?:,{_NUMBER}(?:-{_NUMBER})?)*\]"
 _HOSTS = rf"(?:[^\s,\[\]]|{_RANGES})+"
 
 
@@ -72,7 +75,7 @@ def is_step(environ: Mapping[str, str]) -> bool:
 
 def _read_number(environ: Mapping[str, str], name: str, *, default: str | None = None) -> int:
     value = _read(environ, name, default=default)
-    if not re.fullmatch(r"[0-9]+", value):
+    if not re.fullmatch(r"[0-9]{1,18}", value):
         raise ValueError(f"{name} must be a whole number. Received: {name}={value!r}.")
     return int(value)
 
@@ -91,6 +94,7 @@ def _host_of_every_task(environ: Mapping[str, str]) -> list[str]:
     nodes = expand_hosts(_read(environ, "SLURM_STEP_NODELIST"))
     counts = expand_counts(_read(environ, "SLURM_STEP_TASKS_PER_NODE"))
     num_tasks = _read_number(environ, "SLURM_STEP_NUM_TASKS")
+    check_number(num_tasks)
     if len(nodes) != len(counts) or sum(counts) != num_tasks:
         raise ValueError(
             "The variables of the step contradict each other. Received: "
@@ -116,7 +120,8 @@ def expand_hosts(text: str) -> list[str]:
     """
     if not re.fullmatch(rf"{_HOSTS}(?:,{_HOSTS})*", text):
         raise ValueError(f"Not a list of hosts. Received: SLURM_STEP_NODELIST={text!r}.")
-    return [host for part in re.findall(_HOSTS, text) for host in _expand_ranges(part)]
+    hosts = (host for part in re.findall(_HOSTS, text) for host in _expand_ranges(part))
+    return list(itertools.islice(hosts, MOST_PROCESSES + 1))
 
 
 def _expand_ranges(part: str) -> Iterator[str]:
@@ -131,7 +136,8 @@ def _numbers(ranges: str) -> list[str]:
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         # Leading zeros are a part of the names.
-        numbers += [f"{n:0{len(first)}}" for n in range(int(first), int(last or first) + 1)]
+        named = range(int(first), int(last or first) + 1)[: MOST_PROCESSES + 1]
+        numbers += [f"{n:0{len(first)}}" for n in named]
     return numbers
 
 
@@ -149,10 +155,10 @@ def expand_counts(text: str) -> list[int]:
     """
     counts = []
     for part in text.split(","):
-        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?", part)
         if match is None:
             raise ValueError(f"Not tasks per node. Received: SLURM_STEP_TASKS_PER_NODE={text!r}.")
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [int(match[1])] * min(int(match[2] or 1), MOST_PROCESSES + 1)
     return counts
 
 

@@ -80,7 +80,7 @@ def read_cluster_spec(text: str) -> TFConfig | None:
         return None
     jobs = {_JOB_OF_POOL[pool]: addresses for pool, addresses in pools.items()}
     task = _read_object(spec, "task")
-    if task.get("type") in _JOB_OF_POOL:
+    if task.get("type") in list(_JOB_OF_POOL):  # In a dict, a list would be an error of its own.
         task = {**task, "type": _JOB_OF_POOL[task["type"]]}
     return read_tf_config(json.dumps({"cluster": jobs, "task": task}))
 
@@ -103,10 +103,10 @@ def _read_json(text: str) -> dict[str, Any]:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(_describe_json_error(error)) from error
-    except RecursionError:
+    except (RecursionError, ValueError):
         raise ValueError(
-            f"Too many brackets inside each other. Received: {text[:20]!r}... of {len(text):,} "
-            "characters. Write it with `json.dumps(...)`."
+            "Too many brackets inside each other, or digits of a number. Received: "
+            f"{text[:20]!r}... of {len(text):,} characters. Write it with `json.dumps(...)`."
         ) from None
     if not isinstance(config, dict):
         raise ValueError(f'Must be a JSON object with "cluster" and "task". Received: {config!r}.')

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from kerasdist.messages.shared_key import Seal
 from kerasdist.messages.tensorflow_server import is_greeting
 from kerasdist.support.environment import SECRET
+from kerasdist.support.text import printable
 
 RUNS_TENSORFLOW = "it runs TensorFlow already, for a job that has not ended"
 
@@ -178,7 +179,7 @@ def _read_message(line: bytes) -> dict[str, Any]:
 def _printable(value: Any) -> Any:
     """Returns what came from outside without what would command a terminal."""
     if isinstance(value, str):
-        return "".join(each if each.isprintable() or each == "\n" else "?" for each in value)
+        return printable(value)
     if isinstance(value, list):
         return [_printable(each) for each in value]
     if isinstance(value, dict):

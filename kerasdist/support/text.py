@@ -33,6 +33,11 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
+def printable(text: str) -> str:
+    """Returns what came from outside without what would steer a terminal."""
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+
+
 def in_columns(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:
     """Returns rows of cells as lines, in which each column is as wide as its longest cell.
 

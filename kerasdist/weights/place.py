@@ -59,7 +59,8 @@ def _inside(path: str) -> list[str]:
 def _has_weights(path: str) -> bool:
     if os.path.isdir(path):
         return _is_folder_of_weights(path)
-    return path.endswith(model_file.SUFFIXES) or is_v1(path)
+    # One would wait for what is written to a pipe.
+    return (path.endswith(model_file.SUFFIXES) and os.path.isfile(path)) or is_v1(path)
 
 
 def _is_folder_of_weights(path: str) -> bool:

@@ -1,11 +1,14 @@
 """Reads values to start with from files of many kinds. No code in a file is run."""
 
+import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import h5py
@@ -30,8 +33,8 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 # Reading raises these if a file is damaged, of another kind, or not permitted.
 _UNREADABLE = (
-    *(OSError, KeyError, zipfile.BadZipFile),
-    *(tf.errors.OpError, CorruptCheckpointError),
+    *(OSError, LookupError, AttributeError, TypeError, RuntimeError, EOFError, UnicodeDecodeError),
+    *(zipfile.BadZipFile, zlib.error, tf.errors.OpError, CorruptCheckpointError),
 )
 
 
@@ -87,14 +90,30 @@ def read(source: Any, *, averages: bool = False) -> Source:
             f"{type(source).__name__}."
         )
     path = os.fspath(source).rstrip("/")
-    try:
+    with _path_named(path):
         place.check(path)
         checkpoint = _checkpoint_at(path)
         values = _of_checkpoint(checkpoint, averages) if checkpoint else _of_path(path, averages)
-    except _UNREADABLE as error:
-        reason = getattr(error, "message", None) or error
-        raise ValueError(f"The weights in {path!r} cannot be read: {reason}.") from error
+    values = [
+        dataclasses.replace(each, load=functools.partial(_loaded, path, each.load))
+        for each in values
+    ]
     return Source(values=values, checkpoint=checkpoint)
+
+
+@contextlib.contextmanager
+def _path_named(path: str) -> Generator[None]:
+    try:
+        yield
+    except _UNREADABLE as error:
+        reason = str(getattr(error, "message", None) or error).partition("\n")[0]
+        raise ValueError(f"The weights in {path!r} cannot be read: {reason}.") from error
+
+
+def _loaded(path: str, load: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns an array, which may be the first part of a file to be found damaged."""
+    with _path_named(path):
+        return load()
 
 
 def _checkpoint_at(path: str) -> Saved | None:
