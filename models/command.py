@@ -15,7 +15,7 @@ from absl import flags
 import kerasdist
 
 from . import legacy, programs
-from .usage_error import RunError, UsageError, printable
+from .usage_error import RunError, UsageError, in_one_line, printable
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
 _FAILURE = 1
@@ -38,8 +38,8 @@ def run(
 
     `action` is called with the flags and, if the command `takes_files`, with the other arguments.
     `replaces` are the flags of the legacy programs that the command takes the place of.
-    The code is 1 if the cluster does not start, an example cannot be used or training diverges; 2
-    for a mistake, 130 for Ctrl-C.
+    The code is 1 if the cluster does not start, a file or an example cannot be used or training
+    diverges; 2 for a mistake, 130 for Ctrl-C.
     """
     values = flags.FlagValues()
     define_flags(values)
@@ -62,9 +62,12 @@ def run(
     except (flags.Error, UsageError) as error:
         # absl shows what is no bool as a tuple.
         told = re.sub(r"\('Non-boolean argument .*'\)$", "it is neither true nor false", str(error))
-        _say(f"error: {told}")
+        _say(f"error: {in_one_line(told)}")
         return _MISTAKE
-    except (kerasdist.ClusterStartError, RunError) as error:
+    except (kerasdist.ClusterStartError, RunError, OSError) as error:
+        # One without a file may be of a lost task, of which the others are to hear.
+        if isinstance(error, OSError) and error.filename is None:
+            raise
         _say(f"error: {error}")
         return _FAILURE
     except KeyboardInterrupt:
@@ -81,7 +84,8 @@ def _say(line: str) -> None:
     """Prints a line to stderr, after what was printed before it."""
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         sys.stdout.flush()
-    print(printable(programs.as_called(line)), file=sys.stderr)
+    lines = programs.as_called(line).split("\n")
+    print("\n".join(map(printable, lines)), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -108,4 +112,11 @@ def _parse(values: flags.FlagValues, argv: Sequence[str], *, takes_files: bool) 
         raise UsageError(
             f"Unexpected argument {unexpected[0]!r}. Write flags as --name=value; see --help."
         )
+    for name in values:
+        value = values[name].value
+        if printable(value) != str(value):
+            raise UsageError(
+                f"--{name}={value!r} cannot be printed, or is not UTF-8 text, which TensorFlow "
+                "needs. Give the path of a link to it."
+            )
     return rest

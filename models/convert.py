@@ -25,7 +25,7 @@ from . import command, datasets, input_pipeline
 from .datasets import image_folder, slim_records
 from .files import labels
 from .typed_flags import define_count, define_text
-from .usage_error import UsageError
+from .usage_error import UnreadableDataError, UsageError
 
 _FORMS = ("folder", "tfrecords")
 
@@ -92,24 +92,31 @@ def _load(values: flags.FlagValues, split: str | None) -> datasets.Dataset:
 
 def _write(values: flags.FlagValues, split: str, folder: Path) -> int:
     dataset = _load(values, split)
-    try:
+    with input_pipeline.damage_named(values, dataset):
         if values.form == "folder":
             return _write_folder(dataset, folder / split)
         return _write_records(dataset, values, folder, split)
-    except input_pipeline.READ_ERRORS as error:
-        told = input_pipeline.unread(error, values, dataset)
-        if told is None:
-            raise
-        raise told from error
 
 
 def _write_folder(dataset: datasets.Dataset, folder: Path) -> int:
     folders = [folder / image_folder.name_of(label) for label in dataset.label_names]
-    for each in folders:
-        each.mkdir(parents=True)
+    for label, each in zip(dataset.label_names, folders, strict=True):
+        try:
+            each.mkdir(parents=True)
+        except FileExistsError as error:
+            raise UsageError(
+                f"The class {label!r} cannot have a folder of its own: another one has this name, "
+                "or it is none. Correct the names, or write --form=tfrecords."
+            ) from error
     digits = len(str(dataset.num_examples))
     count = 0
     for image, label in dataset.examples:
+        if not 0 <= int(label) < len(folders):
+            raise UnreadableDataError(
+                f"Label {int(label)} of example {count} (from 0, in the stored order of the split "
+                f"{folder.name!r}) is not one of the {len(folders)} classes, so that it belongs "
+                "into no folder. Fix the data, or write --form=tfrecords."
+            )
         path = folders[int(label)] / f"{count:0{digits}d}.png"
         path.write_bytes(tf.io.encode_png(image).numpy())
         count += 1

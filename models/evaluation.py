@@ -85,13 +85,8 @@ class Evaluation:
                 keras.metrics.TopKCategoricalAccuracy(5, name=NAMES[1]),
             ],
         )
-        try:
+        with input_pipeline.damage_named(self.values, self.dataset):
             results = model.evaluate(self.batches(), return_dict=True)
-        except input_pipeline.READ_ERRORS as error:
-            told = input_pipeline.unread(error, self.values, self.dataset)
-            if told is None:
-                raise
-            raise told from error
         # Without the loss, which holds the weight decay that the model was trained with.
         return {name: results[name] for name in NAMES}
 

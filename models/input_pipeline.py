@@ -1,25 +1,32 @@
 """From a dataset's examples to the batches that `fit` and `evaluate` take."""
 
+import contextlib
 import dataclasses
 import functools
 import re
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import flags
 
 from .datasets import Dataset
-from .datasets.damage import UnreadableDataError
 from .preprocessing import Preprocess
 from .typed_flags import define_count, define_text
-from .usage_error import UsageError
+from .usage_error import UnreadableDataError, UsageError
 
 # TensorFlow's errors for an example that cannot be used; not those for a lost peer.
 READ_ERRORS = (
     tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
     tf.errors.InvalidArgumentError,
     tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    UnicodeDecodeError,  # See `datasets.damage`.
 )
+# In a FailedPreconditionError, which has other causes in a cluster: a file has too few records.
+_TOO_FEW = "was expected to contain"
+MOST_AT_ONCE = 1024  # Files or images; TensorFlow makes room for all at the start.
 _SHUFFLE_BUFFER = 10_000  # Contents of files; a smaller dataset is shuffled as a whole.
 
 
@@ -40,7 +47,7 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
     )
     flags.DEFINE_bool("use_grayscale", False, "Convert colored images to gray.", flag_values=values)
     count("batch_size", batch_size, "Examples per step and clone.")
-    count("num_preprocessing_threads", 4, "Threads that prepare images.")
+    count("num_preprocessing_threads", 4, "Threads that prepare images.", at_most=MOST_AT_ONCE)
 
 
 def define_dataset_flags(values: flags.FlagValues) -> None:
@@ -135,7 +142,7 @@ def train_batches(
         1.
 
     Raises:
-        tf.errors.InvalidArgumentError: While it is read: a label is invalid; see `unread`.
+        tf.errors.InvalidArgumentError: While it is read: a label is invalid; see `damage_named`.
     """
     target = _Target(dataset, labels_offset, ignore_other_labels)
 
@@ -215,27 +222,40 @@ class _Target:
             return (tf.identity(one_hot),)
 
 
-def unread(
-    error: Exception, values: flags.FlagValues, *read: Dataset | None
-) -> UnreadableDataError | None:
-    """Returns the error of the data that made `fit` or `evaluate` fail; None if it is another.
+@contextlib.contextmanager
+def damage_named(values: flags.FlagValues, *read: Dataset | None) -> Generator[None]:
+    """Names the file and the record if something inside cannot read its data.
 
     Args:
-        error: One of `READ_ERRORS`.
         values: The flags.
-        *read: The datasets that may be the cause.
+        *read: The datasets that are read.
+
+    Raises:
+        UnreadableDataError: An example cannot be used.
     """
+    try:
+        yield
+    except READ_ERRORS as error:
+        if isinstance(error, tf.errors.FailedPreconditionError) and _TOO_FEW not in str(error):
+            raise
+        if told := _wrong_label(error, values) or _damage(values, read):
+            raise UnreadableDataError(told) from error
+        raise
+
+
+def _wrong_label(error: Exception, values: flags.FlagValues) -> str:
     found = re.search(r"Label (-?\d+) of example (\d+)", str(error))
     if not found:
-        # Only reading everything again can tell where.
-        damages = (dataset.damage() for dataset in read if dataset)
-        text = next(filter(None, damages), "")
-        return (
-            UnreadableDataError(f"--dataset_name {values.dataset_name!r}: {text}") if text else None
-        )
-    return UnreadableDataError(
+        return ""
+    return (
         f"Label {found[1]} of example {found[2]} (from 0, in the stored order of the split) of "
         f"--dataset_name {values.dataset_name!r} is not one of the classes that --labels_offset="
         f"{values.labels_offset} leaves. Fix the data, or add --ignore_other_labels to give such "
         "examples the weight 0."
     )
+
+
+def _damage(values: flags.FlagValues, read: Sequence[Dataset | None]) -> str:
+    """Returns what is damaged, which only reading everything again can tell; "" if nothing is."""
+    told = next(filter(None, (dataset.damage() for dataset in read if dataset)), "")
+    return told and f"--dataset_name {values.dataset_name!r}: {told}"

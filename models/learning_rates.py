@@ -11,6 +11,7 @@ import kerasdist
 from .typed_flags import NOT_NEGATIVE, POSITIVE, define_number
 from .usage_error import check_name
 
+_MOST_STEPS = 2**31 - 1  # No training makes as many, and not every number can be an int or float32.
 Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
@@ -66,12 +67,13 @@ def build(
     """
     decay_steps = kerasdist.schedules.decay_steps(
         num_examples=num_examples,
-        num_epochs=values.num_epochs_per_decay,
+        num_epochs=min(values.num_epochs_per_decay, _MOST_STEPS),
         batch_size=values.batch_size,
         replicas_to_aggregate=num_to_aggregate,
     )
     schedule = SCHEDULES[values.learning_rate_decay_type]
-    return schedule(values, max(int(decay_steps) if whole_steps else decay_steps, 1))
+    steps = min(max(int(decay_steps) if whole_steps else decay_steps, 1), _MOST_STEPS)
+    return schedule(values, steps)
 
 
 def _fixed(values: flags.FlagValues, decay_steps: float) -> Schedule:

@@ -20,7 +20,7 @@ from typing import Any
 from absl import flags
 
 from . import command, legacy, programs
-from .usage_error import UsageError
+from .usage_error import UsageError, printable
 
 _WIDTH = 100
 
@@ -78,6 +78,9 @@ def _migrate(values: flags.FlagValues, words: Sequence[str]) -> int:
 
 def _split(words: Sequence[str]) -> tuple[list[str], legacy.Program, list[str]]:
     """Returns the settings of the environment, the program and its arguments."""
+    for word in words:
+        if printable(word) != word:
+            raise UsageError(f"{word!r} cannot be printed, and so not be a part of a command.")
     for number, word in enumerate(words):
         name = re.split(r"[/.]", word.removesuffix(".py"))[-1]
         if name in legacy.PROGRAMS:

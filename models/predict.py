@@ -19,7 +19,7 @@ from . import command, saved_model
 from .datasets.encoded_image import decode
 from .files import labels
 from .typed_flags import define_count
-from .usage_error import UsageError
+from .usage_error import UsageError, printable
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +46,7 @@ def _predict(values: flags.FlagValues, files: Sequence[str]) -> int:
     logits = model.predict(prepared, verbose=0)
     names = labels.read(file_of_labels, num_classes=logits.shape[-1])
     for file, row in zip(files, np.asarray(keras.ops.softmax(logits)), strict=True):
-        print(file)
+        print(printable(file))
         for number in np.argsort(-row, kind="stable")[: values.top_k]:
             print(f"  {row[number]:.4f}  {names[number]}")
     return 0
@@ -54,11 +54,13 @@ def _predict(values: flags.FlagValues, files: Sequence[str]) -> int:
 
 def _read(file: str, channels: int) -> tf.Tensor:
     try:
+        if Path(file).is_fifo():
+            raise UsageError(f"{file!r} is a pipe, and would be waited for. Write it to a file.")
         content = Path(file).read_bytes()
         return decode(content, channels=channels)
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}.") from error
-    except tf.errors.InvalidArgumentError as error:
+    except tf.errors.OpError as error:
         raise UsageError(
             f"{file!r} is not an image: JPEG, PNG, BMP, GIF or WebP is needed."
         ) from error

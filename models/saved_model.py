@@ -1,5 +1,6 @@
 """The model of a run, for the commands that use it."""
 
+import zipfile
 from pathlib import Path
 
 import keras
@@ -8,8 +9,9 @@ from absl import flags
 from . import nets, own_parts, preprocessing, weights
 from .files.train_dir import TrainDir
 from .typed_flags import define_text
-from .usage_error import UsageError
+from .usage_error import UsageError, in_one_line
 
+_MOST = 500  # Characters of what Keras says, which may be a whole configuration.
 _MODELS = (".keras", ".h5", ".hdf5")
 
 
@@ -74,14 +76,24 @@ def load(path: Path) -> keras.Model:
     """Returns the model in a file, not compiled.
 
     Raises:
-        UsageError: It is not a model.
+        UsageError: It is not a model, or is damaged.
     """
     try:
+        _check_sums(path)
         return keras.saving.load_model(path, compile=False)
-    except (ValueError, OSError, KeyError) as error:
+    except Exception as error:  # Keras makes of the file whatever layers it describes.
         raise UsageError(
-            f"--checkpoint_path {str(path)!r} is not a Keras model: {error}"
+            f"--checkpoint_path {str(path)!r} is not a Keras model: {in_one_line(error)[:_MOST]}"
         ) from error
+
+
+def _check_sums(path: Path) -> None:
+    """Checks the sums in a file of Keras, which reads on if that of the weights is wrong."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        if name := archive.testzip():
+            raise zipfile.BadZipFile(f"{name!r} in it is damaged.")
 
 
 def preprocess_of(model: keras.Model, values: flags.FlagValues) -> preprocessing.Preprocess:

@@ -118,7 +118,8 @@ def define_flags(values: flags.FlagValues) -> None:
     number("label_smoothing", 0.0, "Share of a label that is spread over all classes.", SHARE)
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
-    count("num_readers", 4, "Files of records that are read beside each other.")
+    most = input_pipeline.MOST_AT_ONCE
+    count("num_readers", 4, "Files of records that are read beside each other.", at_most=most)
     optimizers.define_flags(values)
     learning_rates.define_flags(values)
     gradient_flags.define_flags(values)

@@ -1,8 +1,13 @@
 """What ends a command with one readable message, and no traceback."""
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable
+
+# Controls, halves of pairs that are no text, ends of lines, and what turns the way of writing.
+_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
+_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 class UsageError(Exception):
@@ -14,6 +19,10 @@ class UsageError(Exception):
 
 class RunError(Exception):
     """What was asked for cannot be done; the message says why. The exit code is 1."""
+
+
+class UnreadableDataError(RunError):
+    """A file or an example of the data cannot be used; the message names it."""
 
 
 def check_name(flag: str, name: str, valid_names: Iterable[str]) -> None:
@@ -36,12 +45,22 @@ def check_name(flag: str, name: str, valid_names: Iterable[str]) -> None:
     )
 
 
-def printable(text: str) -> str:
-    """Returns a text whose names of files and classes cannot steer the terminal, or fail there."""
-    return "".join(
-        ascii(each)[1:-1] if unicodedata.category(each) in ("Cc", "Cs") and each != "\n" else each
-        for each in text
-    )
+def printable(text: object) -> str:
+    """Returns a text as one line that neither steers the terminal nor fails there.
+
+    Every name of a file or a class that somebody else has chosen goes through here.
+    """
+    return "".join(ascii(each)[1:-1] if _steers(each) else each for each in str(text))
+
+
+def in_one_line(text: object) -> str:
+    """Returns a message of others, such as Keras', without its line breaks."""
+    return re.sub(r"\s*\n\s*", " ", str(text)).strip()
+
+
+def _steers(character: str) -> bool:
+    is_of_category = unicodedata.category(character) in _CATEGORIES
+    return is_of_category or unicodedata.bidirectional(character) in _DIRECTIONS
 
 
 def did_you_mean(name: str, valid_names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ and a name whose TFRecords in slim's format are in `data_dir` is read from these
 
 import functools
 import io
+import re
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -17,7 +18,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from .. import own_parts
-from ..usage_error import UsageError, did_you_mean
+from ..usage_error import UnreadableDataError, UsageError, did_you_mean, in_one_line
 from . import connection, image_folder, slim_records, splits
 from .damage import first_damage
 from .dataset import Dataset as Dataset
@@ -29,6 +30,7 @@ BUILDERS: dict[str, type[tfds.core.DatasetBuilder]] = {
 }
 
 FOLDER = "folder"
+_MOST = 500  # Characters of what tensorflow-datasets says.
 
 
 def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
@@ -47,7 +49,7 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     Raises:
         UsageError: The name or the split is unknown, the directory is missing, or the data cannot
             be downloaded.
-        UnreadableDataError: A file is incomplete.
+        UnreadableDataError: A file is incomplete, or what describes the data is damaged.
     """
     if not Path(data_dir).is_dir():
         raise UsageError(
@@ -60,14 +62,20 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
         return image_folder.load(split=split, data_dir=data_dir)
     if files := slim_records.files_of(name, data_dir):
         return slim_records.load(name, files, split=split, data_dir=data_dir)
-    builder = _make_builder(name, data_dir)
-    _check_features(name, builder)
+    with _description_named(name, data_dir):
+        builder = _make_builder(name, data_dir)
+        _check_features(name, builder)
     # It warns if there is no folder, too.
     if not (Path(builder.data_dir).is_dir() and builder.is_prepared()):
         # Builders of this application know their splits before they have written them.
         if split and name in BUILDERS:
             splits.parts(name, split, BUILDERS[name].SPLIT_SIZES)
         _prepare(name, builder, Path(data_dir))
+    with _description_named(name, data_dir):
+        return _of_builder(name, builder, split)
+
+
+def _of_builder(name: str, builder: tfds.core.DatasetBuilder, split: str | None) -> Dataset:
     sizes = {key: each.num_examples for key, each in builder.info.splits.items()}
     chosen = split or next(iter(sizes))
     splits.parts(name, chosen, sizes)
@@ -88,12 +96,37 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     )
 
 
+@contextmanager
+def _description_named(name: str, data_dir: str) -> Generator[None]:
+    """Says so if what describes a dataset, beside its files, cannot be read."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # Of damaged descriptions, tensorflow-datasets raises many kinds.
+        folder = _folder_of(name, data_dir)
+        if not folder.is_dir():
+            raise
+        raise UnreadableDataError(
+            f"--dataset_name {name!r}: what describes it in {folder} cannot be read: "
+            f"{in_one_line(error)[:_MOST]} Remove the folder to have it written anew."
+        ) from error
+
+
+def _folder_of(name: str, data_dir: str) -> Path:
+    """Returns where tensorflow-datasets keeps all versions of a dataset."""
+    return Path(data_dir) / re.split("[/:]", name)[0]
+
+
 def _make_builder(name: str, data_dir: str) -> tfds.core.DatasetBuilder:
     if name in BUILDERS:
         return BUILDERS[name](data_dir=data_dir)
     try:
         return tfds.builder(name, data_dir=data_dir)
     except ValueError as error:  # DatasetNotFoundError is one, a malformed name is another.
+        is_unknown = isinstance(error, tfds.core.DatasetNotFoundError)
+        if not is_unknown and _folder_of(name, data_dir).is_dir():
+            raise
         closest = did_you_mean(name, [*BUILDERS, *tfds.list_builders()])
         raise UsageError(
             f"Unknown --dataset_name {name!r}. Valid names: {', '.join(sorted(BUILDERS))}, "

@@ -1,16 +1,16 @@
 """What is said of data that cannot be used, and where its files are damaged."""
 
+import os
 import re
 from collections.abc import Callable
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from ..usage_error import RunError
-
-
-class UnreadableDataError(RunError):
-    """An example cannot be used; the message names it."""
+# Reading raises these. TensorFlow's message may quote a record or the name of a file, and where
+# that is not text, Python raises an error of its own that holds the message.
+READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+_MOST = 300  # Characters.
 
 
 def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
@@ -39,13 +39,31 @@ def damage_of_file(path: str, decode: Callable) -> tuple[int, str]:
     """
     number = 0
     try:
-        for _ in tf.data.TFRecordDataset(path).map(decode):
+        for _ in tf.data.TFRecordDataset(os.fsencode(path)).map(decode):
             number += 1
-    except tf.errors.OpError as error:
-        return number, f"record {number} (from 0) of {path} cannot be read: {reason_of(error)}"
+    except READ_ERRORS as error:
+        return number, damage_of_record(number, path, reason_of(error))
     return number, ""
 
 
-def reason_of(error: tf.errors.OpError) -> str:
-    """Returns what TensorFlow says in one line, without its names of ops."""
-    return re.sub(r"{{.*?}} ?| \[Op:.*", "", error.message.partition("\n")[0])
+def damage_of_record(number: int, path: object, reason: str) -> str:
+    """Returns what is said of a record that cannot be read.
+
+    Args:
+        number: Of the record in its file, from 0.
+        path: The path of the file.
+        reason: Why.
+    """
+    return f"record {number} (from 0) of {path} cannot be read: {reason}"
+
+
+def reason_of(error: Exception) -> str:
+    """Returns what TensorFlow says in one line, without its names of ops and the whole record.
+
+    Args:
+        error: One of `READ_ERRORS`, or another one, of which all is told.
+    """
+    is_hidden = isinstance(error, UnicodeDecodeError)
+    text = error.object.decode(errors="replace") if is_hidden else getattr(error, "message", error)
+    line = str(text).partition("\n")[0]
+    return re.sub(r"{{.*?}} ?| \[Op:.*|, value: '.*", "", line)[:_MOST]

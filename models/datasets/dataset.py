@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -86,7 +87,8 @@ class Dataset:
         paths, begins, counts = zip(*self.records, strict=True)
         firsts = list(itertools.accumulate(counts, initial=0))[:-1]
         numbers = (tf.constant(each, tf.int64) for each in (begins, counts, firsts))
-        files = tf.data.Dataset.from_tensor_slices((list(paths), *numbers))
+        # As bytes: the name of a file need not be text.
+        files = tf.data.Dataset.from_tensor_slices((list(map(os.fsencode, paths)), *numbers))
         if seed is not None:
             files = files.shuffle(len(paths), seed=seed, reshuffle_each_iteration=True)
         is_parallel = num_readers > 1

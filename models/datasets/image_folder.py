@@ -15,9 +15,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from ..files import labels
-from ..usage_error import UsageError, printable
+from ..usage_error import UnreadableDataError, UsageError, printable
 from . import splits
-from .damage import reason_of
+from .damage import READ_ERRORS, reason_of
 from .dataset import Dataset
 from .encoded_image import decode
 
@@ -34,8 +34,8 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
         data_dir: The folder.
 
     Raises:
-        UsageError: There is no such split, there are no images, or labels.txt lacks a class; or the
-            name of a class is not UTF-8.
+        UsageError: There is no such split, there are no images, or labels.txt lacks a class.
+        UnreadableDataError: labels.txt is damaged, or the name of a class is not UTF-8.
     """
     folders = _folders_of_splits(Path(data_dir))
     images = {name: list(_images(folder)) for name, folder in folders.items()}
@@ -76,8 +76,8 @@ def name_of(label: str) -> str:
 
 def _check_names(found: list[str]) -> None:
     for name in found:
-        if printable(name) != name or "\n" in name:
-            raise UsageError(
+        if printable(name) != name:
+            raise UnreadableDataError(
                 f"The folder of the class {name!r} has a name that cannot be printed. Rename it."
             )
 
@@ -127,8 +127,8 @@ def _tell_what_is_skipped(folders: dict[str, Path], images: dict[str, list[Path]
     ]
     if others:
         more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
-        shown = ", ".join(map(str, others[:_MOST_SHOWN]))
-        print(printable(f"Skipped, because they are not images of a class: {shown}{more}."))
+        shown = ", ".join(map(printable, others[:_MOST_SHOWN]))
+        print(f"Skipped, because they are not images of a class: {shown}{more}.")
 
 
 def _read(path: tf.Tensor | bytes) -> tf.Tensor:
@@ -139,6 +139,6 @@ def _first_damage(paths: list[Path]) -> str:
     for path in paths:
         try:
             _read(os.fsencode(path))
-        except tf.errors.OpError as error:
-            return f"{path} cannot be read: {reason_of(error)}"
+        except READ_ERRORS as error:
+            return f"{printable(path)} cannot be read: {reason_of(error)}"
     return ""

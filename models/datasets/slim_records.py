@@ -12,6 +12,7 @@ gray ones, unless the dataset is gray by its definition.
 """
 
 import functools
+import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +22,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from ..files import labels
-from ..usage_error import UsageError
+from ..usage_error import UnreadableDataError, UsageError
 from . import splits
-from .damage import UnreadableDataError, damage_of_file, reason_of
+from .damage import READ_ERRORS, damage_of_file, damage_of_record, reason_of
 from .dataset import Dataset, FilePart
 from .encoded_image import decode
 
@@ -50,6 +51,7 @@ def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
 
     Raises:
         UsageError: Shards are missing.
+        UnreadableDataError: One is no file.
     """
     pattern = re.compile(
         _FILES.get(
@@ -60,7 +62,9 @@ def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted(Path(data_dir).iterdir()):
         match = pattern.fullmatch(path.name)
-        if match and path.is_file():
+        if match:
+            if not path.is_file():  # One would wait for what is written to a pipe.
+                raise UnreadableDataError(f"--dataset_name {name!r}: {path} is not a file.")
             found.setdefault(match["split"], []).append(path)
     for split, paths in found.items():
         _check_shards(name, split, paths, pattern)
@@ -86,19 +90,18 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
         data_dir: Where labels.txt is.
 
     Raises:
-        UsageError: There is no such split, the classes are unknown, or the files do not begin with
-            a record in slim's format.
-        UnreadableDataError: A file is incomplete.
+        UsageError: There is no such split, or the classes are unknown.
+        UnreadableDataError: A file is incomplete, or does not begin with a record in slim's format.
     """
     channels = 1 if name in _GRAY else 3
     read = functools.partial(_read, channels=channels)
     try:
         counts = {each: {path: _count(path) for path in paths} for each, paths in files.items()}
+        sizes = {each: sum(of_files.values()) for each, of_files in counts.items()}
+        parts = splits.parts(name, split or next(iter(sizes)), sizes)
+        _check_first_record(files[parts[0].split][0])
     except UnreadableDataError as error:
         raise UnreadableDataError(f"--dataset_name {name!r}: {error}") from error
-    sizes = {each: sum(of_files.values()) for each, of_files in counts.items()}
-    parts = splits.parts(name, split or next(iter(sizes)), sizes)
-    _check_first_record(files[parts[0].split][0], read)
     return Dataset(
         records=[each for part in parts for each in _parts_of_files(part, counts)],
         read=read,
@@ -142,34 +145,48 @@ def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
 
 
 def _count(path: Path) -> int:
-    """Returns the number of records in a file, without reading them."""
-    return sum(1 for _ in _lengths(path))
+    """Returns the number of records in a file, without reading them.
 
-
-def _lengths(path: Path) -> Iterator[int]:
-    end = path.stat().st_size
-    with path.open("rb") as file:
-        number = begin = 0
-        while begin < end:
-            head = file.read(_LENGTH.size).ljust(_LENGTH.size, b"\xff")
-            (length,) = _LENGTH.unpack(head)
-            begin += _LENGTH.size + _AROUND + length + _AROUND
-            if begin > end:
-                raise UnreadableDataError(
-                    f"record {number} (from 0) of {path} cannot be read: the file ends before it "
-                    "does. It is incomplete, or the length of a record is damaged."
-                )
-            file.seek(begin)
-            number += 1
-            yield length
-
-
-def _check_first_record(path: Path, read: Callable) -> None:
+    Raises:
+        UnreadableDataError: Their lengths are not those of the file, or it may not be read.
+    """
     try:
-        read(next(iter(tf.data.TFRecordDataset(str(path)).take(1))))
-    except (StopIteration, tf.errors.OpError) as error:
-        reason = reason_of(error) if isinstance(error, tf.errors.OpError) else "it is empty"
-        raise UsageError(
+        end = path.stat().st_size
+        with path.open("rb") as file:
+            number = begin = 0
+            while begin < end:
+                head = file.read(_LENGTH.size).ljust(_LENGTH.size, b"\xff")
+                begin += _LENGTH.size + _AROUND + _LENGTH.unpack(head)[0] + _AROUND
+                if begin > end:
+                    raise UnreadableDataError(_damage_of_lengths(path, number))
+                file.seek(begin)
+                number += 1
+    except OSError as error:
+        raise UnreadableDataError(f"{path} cannot be read: {error.strerror}") from error
+    return number
+
+
+def _damage_of_lengths(path: Path, number: int) -> str:
+    """Returns which record is the first that cannot be read, if all up to `number` are too long.
+
+    A length that is damaged may lead to what looks like several further records. TensorFlow reads
+    all of them, and compares the sums of their lengths.
+    """
+    number_read, damage = damage_of_file(str(path), lambda record: record)
+    if damage and number_read < number:
+        return damage
+    reason = "the file ends before it does. It is incomplete, or the length is damaged."
+    return damage_of_record(number, path, reason)
+
+
+def _check_first_record(path: Path) -> None:
+    try:
+        _parse(next(iter(tf.data.TFRecordDataset(os.fsencode(path)).take(1))))
+    except tf.errors.DataLossError as error:
+        raise UnreadableDataError(damage_of_record(0, path, reason_of(error))) from error
+    except (StopIteration, *READ_ERRORS) as error:
+        reason = "it is empty" if isinstance(error, StopIteration) else reason_of(error)
+        raise UnreadableDataError(
             f"{path} does not begin with a record in slim's format, with image/encoded and "
             f"image/class/label: {reason}"
         ) from error

@@ -1,12 +1,13 @@
 """A directory of evaluations: the results, event files, pictures and the best model."""
 
+import contextlib
 import json
 import os
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import keras
 import tensorflow as tf
@@ -92,12 +93,20 @@ class EvalDir:
         if not self.results.is_file():
             return []
         found = []
-        for line in self.results.read_text().splitlines():
-            try:
+        for line in self.results.read_bytes().splitlines():
+            # Not half a line, left by an evaluation that was killed.
+            with contextlib.suppress(ValueError, RecursionError):
                 found.append(json.loads(line))
-            except ValueError:  # Half a line, left by an evaluation that was killed.
-                continue
-        return found
+        return [each for each in found if _is_evaluation(each)]
+
+
+def _is_evaluation(found: Any) -> bool:
+    """Whether a line is what `write` has written."""
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("step"), int)
+        and isinstance(found.get(_MEASURE), int | float)
+    )
 
 
 def _end_of_torn_line(file: BinaryIO) -> str:

@@ -4,13 +4,16 @@
 1:goldfish
 """
 
+import os
+import re
 from pathlib import Path
 
-from ..usage_error import UsageError, printable
+from ..usage_error import UnreadableDataError, printable
 from .whole_file import whole_file
 
 FILE = "labels.txt"
-_MOST_CLASSES = 10_000_000  # A net for more fits no machine, and the names alone fill its memory.
+_LINE = re.compile(r"\s*(\d{1,18})\s*:(.*)")
+_MOST_UNNAMED = 1000  # Classes. With more, a number is wrong: a list of 10**11 fills the memory.
 
 
 def write(path: Path, names: tuple[str, ...]) -> None:
@@ -24,7 +27,7 @@ def read(path: Path, *, num_classes: int) -> list[str]:
     """Returns the names of the classes; a class that the file does not name gets its number.
 
     Raises:
-        UsageError: The file cannot be read; so for `count`.
+        UnreadableDataError: The file cannot be read; so for `count`.
     """
     names = _names(path)
     return [names.get(number, str(number)) for number in range(num_classes)]
@@ -36,33 +39,44 @@ def count(path: Path) -> int:
 
 
 def _names(path: Path) -> dict[int, str]:
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
-    parts = [line.partition(":") for line in _text(path).splitlines()]
-    names = {
-        int(number): printable(name.strip())
-        for number, colon, name in parts
-        if colon and _is_number(number)
-    }
-    if max(names, default=0) >= _MOST_CLASSES:
-        raise UsageError(
-            f"{path} numbers a class {max(names)}, but only {_MOST_CLASSES} classes, from 0, are "
-            "possible. Correct the line."
+    names: dict[int, str] = {}
+    for place, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        match = _LINE.fullmatch(line)
+        if not match:
+            raise UnreadableDataError(
+                f"{path}: line {place} is {line[:50]!r}, but a line such as 0:daisy is "
+                "needed for each class."
+            )
+        number, name = int(match[1]), printable(match[2].strip())
+        if names.setdefault(number, name) != name:
+            raise UnreadableDataError(
+                f"{path}: line {place} names class {number} {name!r}, which an earlier "
+                f"line names {names[number]!r}. Correct one of them."
+            )
+    if not names:
+        raise UnreadableDataError(f"{path} is empty. Remove it, or name the classes in it.")
+    num_unnamed = max(names) + 1 - len(names)
+    if num_unnamed > _MOST_UNNAMED:
+        raise UnreadableDataError(
+            f"{path} numbers a class {max(names)}, but names only {len(names)}: at most "
+            f"{_MOST_UNNAMED} may be without a name. Correct the line."
         )
     return names
 
 
 def _text(path: Path) -> str:
+    if not path.is_file():  # One would wait for what is written to a pipe.
+        raise UnreadableDataError(f"{path} is not a file. Remove it, or name the classes in it.")
     content = path.read_bytes()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(
-            f"{path} is not UTF-8 text: line {line} has the byte 0x{content[error.start]:02x}. "
-            "Save it as UTF-8."
+        raise UnreadableDataError(
+            f"{path} is not UTF-8 text: line {line} has the byte "
+            f"0x{content[error.start]:02x}. Save it as UTF-8."
         ) from error
-
-
-def _is_number(text: str) -> bool:
-    return text.strip().isdecimal()

@@ -72,7 +72,13 @@ class TrainDir:
 
     @staticmethod
     def weights_at(path: str) -> str:
-        """Returns what to read weights from: the model of a run, its checkpoints, or the path."""
+        """Returns what to read weights from: the model of a run, its checkpoints, or the path.
+
+        Raises:
+            UsageError: It is a pipe or a device, and would be waited for.
+        """
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise UsageError(f"--checkpoint_path {path!r} is neither a file nor a folder.")
         run = TrainDir(Path(path))
         if run.model.exists():
             return str(run.model)

@@ -152,7 +152,8 @@ def _errors_of_flags(
 ) -> Generator[None]:
     """Raises errors of `fit` again as messages about the flags, if these are the cause."""
     try:
-        yield
+        with input_pipeline.damage_named(values, train, test):
+            yield
     except callbacks.Checkpoint.MismatchError as error:
         # What it says to do is for programs.
         differences, _, _ = str(error).partition(" Restore the model")
@@ -168,11 +169,6 @@ def _errors_of_flags(
         raise UsageError(told) from error
     except FloatingPointError as error:
         raise DivergedError(error) from error
-    except input_pipeline.READ_ERRORS as error:
-        told = input_pipeline.unread(error, values, train, test)
-        if told is None:
-            raise
-        raise told from error
 
 
 class _TensorBoard(keras.callbacks.TensorBoard):

@@ -4,8 +4,9 @@ Its checkpoint is name-based: model.ckpt-4321 holds LeNet/fc4/weights, beside it
 LeNet/fc4/weights/RMSProp and .../RMSProp_1, .../ExponentialMovingAverage, and global_step.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 from absl import flags
 
 from .. import weights
-from ..usage_error import UsageError
+from ..usage_error import UsageError, in_one_line
 
 # Of each optimizer here, the names of its slots there and here.
 _SLOTS = {
@@ -39,7 +40,9 @@ def find(folder: Path) -> str | None:
     """
     if not folder.is_dir():
         return None
-    if named := tf.train.latest_checkpoint(str(folder)):
+    with _damage_named(repr(str(folder / "checkpoint"))):
+        named = tf.train.latest_checkpoint(str(folder))
+    if named:
         return named
     # The file holds the path that the folder had on another machine.
     found = [match for path in folder.iterdir() if (match := _NUMBERED.fullmatch(path.name))]
@@ -73,7 +76,7 @@ def restore(
     """
     path = find(Path(path)) or path
     reader = _read(path, flag)
-    step = int(reader.get_tensor("global_step"))
+    step = int(_tensor(reader, "global_step", flag))
     last = values.max_number_of_steps
     if last and last <= step:
         raise UsageError(
@@ -87,16 +90,27 @@ def restore(
         return {}
     slots = _slots(reader, values.optimizer, flag)
     names = weights.start(model, path, flag=flag)
-    _restore_slots(model, reader, names, slots)
+    _restore_slots(model, reader, names, slots, flag)
     print(f"Going on from step {step} of TF-Slim: {flag}")
-    return {} if values.moving_average_decay is None else _averages(model, reader, names)
+    return {} if values.moving_average_decay is None else _averages(model, reader, names, flag)
+
+
+@contextlib.contextmanager
+def _damage_named(flag: str) -> Generator[None]:
+    try:
+        yield
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        raise UsageError(f"{flag}: it cannot be read: {in_one_line(error)}") from error
+
+
+def _tensor(reader: Any, name: str, flag: str) -> np.ndarray:
+    with _damage_named(flag):
+        return reader.get_tensor(name)
 
 
 def _read(path: str, flag: str) -> Any:
-    try:
+    with _damage_named(flag):
         reader = tf.train.load_checkpoint(path)
-    except (tf.errors.OpError, ValueError) as error:
-        raise UsageError(f"{flag}: it cannot be read: {error}") from error
     if not reader.has_tensor("global_step"):
         raise UsageError(
             f"{flag}: it is not a training of TF-Slim, which counts its steps in global_step. "
@@ -123,18 +137,21 @@ def _restore_slots(
     reader: Any,
     names: Mapping[str, str],
     slots: Mapping[str, str],
+    flag: str,
 ) -> None:
     for there, here in slots.items():
         variables = [each for each in model.optimizer.variables if each.name.endswith(f"_{here}")]
         for variable, slot in zip(model.trainable_variables, variables, strict=True):
             name = f"{names[variable.path]}/{there}"
             if reader.has_tensor(name):  # Slim had none for what --trainable_scopes left out.
-                slot.assign(reader.get_tensor(name).reshape(slot.shape))
+                slot.assign(_tensor(reader, name, flag).reshape(slot.shape))
 
 
-def _averages(model: keras.Model, reader: Any, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+def _averages(
+    model: keras.Model, reader: Any, names: Mapping[str, str], flag: str
+) -> dict[str, np.ndarray]:
     found = {}
     for path, name in names.items():
         average = f"{name}/{_AVERAGE}"
-        found[path] = reader.get_tensor(average if reader.has_tensor(average) else name)
+        found[path] = _tensor(reader, average if reader.has_tensor(average) else name, flag)
     return {each.path: found[each.path].reshape(each.shape) for each in model.weights}

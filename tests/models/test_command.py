@@ -3,6 +3,7 @@
 import re
 import sys
 from logging import getLogger
+from pathlib import Path
 
 import pytest
 from absl import flags, logging
@@ -54,6 +55,42 @@ def test_a_mistake_ends_with_one_message_and_code_2(argv, message, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
+
+
+@pytest.mark.parametrize("value", ["caf\udce9", "\x1b[2J", "a\nb"])
+def test_a_flag_that_cannot_be_printed_is_named(value, capsys):
+    def define(values):
+        flags.DEFINE_string("train_dir", None, "Where.", flag_values=values)
+
+    argv = [f"--train_dir={value}"]
+    assert command.run(lambda values: 0, define_flags=define, argv=argv, description="") == 2
+    assert f"error: --train_dir={value!r} cannot be printed" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_used_is_one_line_and_code_1(capsys):
+    assert run([], lambda values: Path(f"/{'a' * 300}").read_text()) == 1
+
+    assert capsys.readouterr().err.startswith("error: [Errno 36] File name too long: '/aaa")
+
+
+def test_an_error_of_a_connection_is_raised_for_those_who_hear_of_a_lost_task():
+    def action(values):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    with pytest.raises(ConnectionResetError):
+        run([], action)
+
+
+@pytest.mark.parametrize("name", ["a\nerror: b.png", "\x1b[2Ja.png", "caf\udce9.png"])
+def test_a_message_with_names_is_one_line_that_steers_no_terminal(name, capsys):
+    def action(values):
+        raise UsageError(f"{name} cannot be read.")
+
+    assert run([], action) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert line.isprintable()
 
 
 def test_an_error_comes_after_what_was_printed_before(tmp_path, monkeypatch):

@@ -61,6 +61,15 @@ def test_polynomial_goes_straight_to_the_end():
     assert rates(schedule, [0, 50, 100, 200]) == pytest.approx([0.01, 0.00505, 0.0001, 0.0001])
 
 
+@pytest.mark.parametrize("decay_type", ["exponential", "polynomial"])
+def test_a_decay_that_no_training_reaches_is_none(decay_type):
+    values = parse(f"--learning_rate_decay_type={decay_type}", "--num_epochs_per_decay=1e308")
+
+    schedule = learning_rates.build(values, num_examples=3200)
+
+    assert rates(schedule, [0, 1000]) == pytest.approx([0.01, 0.01], rel=1e-5)
+
+
 def test_fixed_comes_from_the_flags_also_where_a_run_resumes(tmp_path):
     def fit(rate, epochs, decay_type="fixed"):
         values = parse(f"--learning_rate_decay_type={decay_type}", f"--learning_rate={rate}")

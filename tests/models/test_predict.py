@@ -1,5 +1,6 @@
 """`python -m models.predict` and `python -m models.export`: a trained model at work."""
 
+import os
 import subprocess
 import sys
 
@@ -60,15 +61,41 @@ def test_the_likeliest_classes_have_names_and_probabilities(run, pictures, capsy
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read: No such file"), (b"text", "is not an image: JPEG, PNG")],
+    [
+        (None, "cannot be read: No such file"),
+        (b"text", "is not an image: JPEG, PNG"),
+        (os.mkfifo, "is a pipe, and would be waited for."),
+    ],
 )
 def test_a_file_that_is_no_image_is_one_line(content, message, run, tmp_path, capsys):
     file = tmp_path / "file"
-    if content:
+    if callable(content):
+        content(file)
+    elif content:
         file.write_bytes(content)
 
     assert predict.main([f"--checkpoint_path={run.path}", str(file)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_with_one_bit_of_its_weights_changed_is_refused(run, pictures, tmp_path, capsys):
+    content = bytearray(run.model.read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "model.keras").write_bytes(content)
+
+    assert predict.main([f"--checkpoint_path={tmp_path}", str(pictures[0])]) == 2
+
+    told = "model.keras' is not a Keras model: 'model.weights.h5' in it is damaged.\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+@pytest.mark.parametrize("flags", [[], ["--model_name=lenet"]])
+def test_a_pipe_is_no_model(flags, pictures, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.keras")
+
+    assert predict.main([f"--checkpoint_path={tmp_path}/pipe.keras", *flags, str(pictures[0])]) == 2
+
+    assert f"{tmp_path}/pipe.keras" in capsys.readouterr().err
 
 
 def test_an_image_is_needed(run, capsys):

@@ -63,6 +63,37 @@ def test_each_optimizer_makes_the_steps_that_it_would_have_made_there(name, tmp_
     np.testing.assert_allclose(dense.kernel.numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("place", [0, 8, 16], ids=["weight", "slot", "step"])
+def test_one_bit_in_its_checkpoint_is_named(place, tmp_path):
+    path = tmp_path / "model.ckpt-3"
+    names = ["Net/fc1/weights", "Net/fc1/weights/Momentum", "global_step"]  # As they are stored.
+    tensors = [tf.ones([1, 2]), tf.ones([1, 2]), tf.constant(3, tf.int64)]
+    slices = [""] * len(names)
+    tf.raw_ops.SaveV2(
+        prefix=str(path), tensor_names=names, shape_and_slices=slices, tensors=tensors
+    )
+    file = path.with_name(f"{path.name}.data-00000-of-00001")
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+    values = flag_values("--optimizer=momentum")
+    with kerasdist.make_strategy().scope():
+        dense = keras.layers.Dense(2, use_bias=False, name="fc1")
+        model = keras.Sequential([keras.Input([1]), dense])
+        model.compile(optimizers.build(values, learning_rate=Fixed(0.1)), "mse")
+
+    with pytest.raises(UsageError, match=r"^--train_dir.* cannot be read: .*hecksum"):
+        slim_run.restore(model, str(path), values, flag="--train_dir", only_step=False)
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9", b"model_checkpoint_path: 3"])
+def test_a_file_that_names_no_checkpoint_is_told(content, tmp_path):
+    (tmp_path / "checkpoint").write_bytes(content)
+
+    with pytest.raises(UsageError, match="checkpoint"):
+        slim_run.find(tmp_path)
+
+
 @pytest.fixture
 def slim(tmp_path):
     """A folder with a training of LeNet by RMSProp, at step 4321, with averages of one."""

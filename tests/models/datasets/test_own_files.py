@@ -10,7 +10,7 @@ import tensorflow as tf
 from models import convert, datasets, evaluate, nets, train
 from models.datasets import slim_records
 from models.files import labels
-from models.usage_error import UsageError
+from models.usage_error import UnreadableDataError, UsageError
 
 pytestmark = pytest.mark.thorough
 
@@ -186,7 +186,7 @@ def test_records_of_another_kind_are_named(tmp_path):
     writer.write(b"a sentence")
     writer.close()
 
-    with pytest.raises(UsageError, match=r"birds_train.tfrecord does not begin with a record in"):
+    with pytest.raises(UnreadableDataError, match=r"birds_train.tfrecord does not begin with a"):
         datasets.load("birds", split="train", data_dir=tmp_path)
 
 

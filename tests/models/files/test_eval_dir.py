@@ -23,6 +23,23 @@ def test_a_line_torn_by_a_kill_does_not_spoil_the_next_one(tmp_path, torn):
     assert eval_dir.is_best(3) == ("0.9" not in torn)
 
 
+def test_lines_of_others_are_left_out(tmp_path):
+    eval_dir = EvalDir(tmp_path)
+    others = [
+        b"5",
+        b"[]",
+        b"{}",
+        b'{"step": "7", "Accuracy": 1}',
+        b'{"step": 7}',
+        b"\xff",
+        b"[" * 9999,
+    ]
+    eval_dir.results.write_bytes(b"\n".join([*others, b'{"step": 2, "Accuracy": 0.5}']))
+
+    assert eval_dir.steps() == {2}
+    assert eval_dir.is_best(2)
+
+
 def test_checking_leaves_the_files_of_others_alone(tmp_path):
     (tmp_path / "check").write_text("mine")
 
