@@ -129,6 +129,15 @@ def num_to_aggregate(values: flags.FlagValues, cluster: kerasdist.Cluster) -> in
     return cluster.num_workers if number == -1 else number
 
 
+def num_preprocessing_threads(
+    values: flags.FlagValues, cluster: kerasdist.Cluster, strategy: tf.distribute.Strategy
+) -> int:
+    """Returns how many threads of this process prepare images, for all of its clones."""
+    # Beside parameter servers each worker is one.
+    num_clones = max(1, strategy.num_replicas_in_sync // cluster.num_workers)
+    return values.num_preprocessing_threads * num_clones
+
+
 def has_synchronous_servers(values: flags.FlagValues, cluster: kerasdist.Cluster) -> bool:
     """Whether parameter servers make each update from the gradients of several workers."""
     return bool(cluster.num_ps) and _synchronous(values, cluster)["sync_replicas"]

@@ -113,6 +113,7 @@ def _evaluate(values: flags.FlagValues) -> int:
         preprocess=saved_model.preprocess_of(model, values),
         image_size=model.input_shape[1],
         global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
+        num_threads=deployment.num_preprocessing_threads(values, cluster, strategy),
     )
     evaluation.check(model)
 

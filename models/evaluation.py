@@ -27,6 +27,7 @@ class Evaluation:
         preprocess: How its images are prepared.
         image_size: Their height and width.
         global_batch_size: Examples of one step of all replicas.
+        num_threads: Threads of this process that prepare images.
     """
 
     dataset: datasets.Dataset
@@ -34,6 +35,7 @@ class Evaluation:
     preprocess: Preprocess
     image_size: int
     global_batch_size: int
+    num_threads: int
 
     @property
     def num_examples(self) -> int:
@@ -50,7 +52,7 @@ class Evaluation:
             image_size=self.image_size,
             labels_offset=self.values.labels_offset,
             global_batch_size=self.global_batch_size,
-            num_threads=self.values.num_preprocessing_threads,
+            num_threads=self.num_threads,
             ignore_other_labels=self.values.ignore_other_labels,
         )
         most = self.values.max_num_batches

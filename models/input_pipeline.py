@@ -47,7 +47,12 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
     )
     flags.DEFINE_bool("use_grayscale", False, "Convert colored images to gray.", flag_values=values)
     count("batch_size", batch_size, "Examples per step and clone.")
-    count("num_preprocessing_threads", 4, "Threads that prepare images.", at_most=MOST_AT_ONCE)
+    count(
+        "num_preprocessing_threads",
+        4,
+        "Threads that prepare images, for each clone.",
+        at_most=MOST_AT_ONCE,
+    )
 
 
 def define_dataset_flags(values: flags.FlagValues) -> None:

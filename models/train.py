@@ -38,11 +38,12 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 from absl import flags
 
 import kerasdist
@@ -64,10 +65,10 @@ from .datasets import splits
 from .files import labels
 from .files.train_dir import TrainDir
 from .nets import auxiliary
-from .pictures import samples
+from .pictures import first_batch, samples
 from .pictures.learning_curve import write_learning_curve
 from .training import fine_tuning, gradient_flags, saving
-from .training.fit import Run, examples_of_epoch, fit
+from .training.fit import Run, batches, examples_of_epoch, fit
 from .typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
 from .usage_error import UsageError
 
@@ -177,13 +178,19 @@ def _kept(
     ]
     if cluster.is_chief:
         # Only once `fit` has begun: it may refuse to resume, and then the files have to stay.
-        describe = functools.partial(_describe_data, values, train, train_dir)
+        pipeline = _pipeline(values, cluster, model.distribute_strategy)
+        describe = functools.partial(_describe_data, values, train, train_dir, pipeline)
         kept.append(keras.callbacks.LambdaCallback(on_train_begin=lambda logs: describe()))
     return kept
 
 
-def _describe_data(values: flags.FlagValues, train: datasets.Dataset, train_dir: TrainDir) -> None:
-    """Writes the names of the classes and a picture of examples."""
+def _describe_data(
+    values: flags.FlagValues,
+    train: datasets.Dataset,
+    train_dir: TrainDir,
+    pipeline: Mapping[str, Any],
+) -> None:
+    """Writes the names of the classes, a picture of examples and, if asked, the first batch."""
     names = train.label_names[values.labels_offset :]
     labels.write(train_dir.labels, names)
     # If a file is broken, the training names it.
@@ -197,6 +204,9 @@ def _describe_data(values: flags.FlagValues, train: datasets.Dataset, train_dir:
             labels_offset=values.labels_offset,
             seed=values.seed,
         )
+        if values.save_summaries_secs is not None and not train_dir.is_begun:
+            images, *_ = next(iter(batches(values, train, 1, pipeline)))
+            first_batch.write_events(images.numpy(), train_dir.events)
 
 
 def _train_and_finish(
@@ -209,7 +219,7 @@ def _train_and_finish(
     kept: list[keras.callbacks.Callback],
 ) -> int:
     strategy = model.distribute_strategy
-    pipeline = _pipeline(values, values.batch_size * strategy.num_replicas_in_sync)
+    pipeline = _pipeline(values, cluster, strategy)
     run = fit(
         values, cluster, model, train, test, pipeline=pipeline, train_dir=train_dir, kept=kept
     )
@@ -233,6 +243,7 @@ def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
     optimizers.check(values)
     learning_rates.check(values)
     fine_tuning.check(values)
+    saving.check(values)
     input_pipeline.check(values)
     if not values.train_dir:
         raise UsageError("--train_dir is missing. Say where to write, such as runs/first.")
@@ -315,14 +326,16 @@ def _build(
     return model
 
 
-def _pipeline(values: flags.FlagValues, global_batch_size: int) -> dict[str, Any]:
+def _pipeline(
+    values: flags.FlagValues, cluster: kerasdist.Cluster, strategy: tf.distribute.Strategy
+) -> dict[str, Any]:
     """Returns how examples become batches: arguments of `input_pipeline.test_batches`."""
     return {
         "preprocess": _preprocess(values),
         "image_size": _image_size(values),
         "labels_offset": values.labels_offset,
-        "global_batch_size": global_batch_size,
-        "num_threads": values.num_preprocessing_threads,
+        "global_batch_size": values.batch_size * strategy.num_replicas_in_sync,
+        "num_threads": deployment.num_preprocessing_threads(values, cluster, strategy),
         "ignore_other_labels": values.ignore_other_labels,
     }
 

@@ -1,5 +1,6 @@
 """Flags of a type: a text, a count, or a number in a range. They are checked when parsed."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -37,6 +38,11 @@ def define_count(
     flags.DEFINE(parser, name, default, help, values, flags.ArgumentSerializer())
 
 
+def define_counts(values: flags.FlagValues, name: str, help: str) -> None:
+    """Defines a flag that takes rising counts, such as 60,120."""
+    flags.DEFINE(_Rising(), name, None, help, values, flags.ListSerializer(","))
+
+
 def define_number(
     values: flags.FlagValues,
     name: str,
@@ -72,6 +78,23 @@ class _Counts(flags.IntegerParser):
         if number > self._at_most:
             raise ValueError(f"{number} is too large: at most {self._at_most} is possible")
         return number
+
+
+class _Rising(flags.ArgumentParser):
+    syntactic_help = "rising whole numbers from 1 on, comma-separated"
+
+    def parse(self, argument: str | list[int]):
+        if isinstance(argument, list):
+            return argument
+        words = argument.split(",")
+        numbers = [0, *(int(word) for word in words if word.strip().isdecimal())]
+        rise = all(low < high for low, high in itertools.pairwise(numbers))
+        if len(numbers) <= len(words) or not rise or numbers[-1] > _MOST:
+            raise ValueError(f"must be {self.syntactic_help}")
+        return numbers[1:]
+
+    def flag_type(self):
+        return "counts"
 
 
 class _Parser(flags.ArgumentParser):

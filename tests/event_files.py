@@ -32,6 +32,11 @@ def texts(folder) -> dict[str, str]:
     return {tag: value[0].decode() for tag, _, value in _values(folder, "text")}
 
 
+def images(folder) -> dict[str, list[bytes]]:
+    """Returns the pictures in the event files of a folder, by name, as PNG."""
+    return {tag: list(value[2:]) for tag, _, value in _values(folder, "images")}
+
+
 def _values(folder, plugin):
     return [
         (value.tag, event.step, tf.make_ndarray(value.tensor))

@@ -46,7 +46,8 @@ class Summaries(StepCallback):
     | Tag | Content |
     |---|---|
     | `loss`, `loss (raw)` | mean since the last summary; of the last step; also of each output |
-    | `regularization_loss` | what the regularizers of the weights add |
+    | `regularization_loss`, `regularization_loss/<variable>` | what the regularizers of the \
+weights add, and that of each: mean of now and the last summary; now, with `(raw)` behind it |
     | `learning_rate` | of the optimizer; of a `MultiOptimizer`, `learning_rate_adam` and so on |
     | `gradient_norm/<variable>`, `gradient_norm/global` | L2 norm of the global batch's gradient |
     | `gradient_norm_applied/...` | the same after clipping and other callbacks |
@@ -192,6 +193,7 @@ came too late for their update; also of each worker |
                 for file in self._files.values():
                     file.forget_after(self._counter.step, since=training.resumed_time)
             self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
+            self._regularized = self._regularization()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None):
         self._meter.begin_epoch()
@@ -209,6 +211,10 @@ came too late for their update; also of each worker |
             return
         if not raw:
             mean = {"loss": logs["loss"]} if logs and "loss" in logs else {}
+        before, self._regularized = self._regularized, self._regularization()
+        raw |= self._regularized
+        # It changes slowly, and each step would have to read all weights.
+        mean |= {tag: (before.get(tag, now) + now) / 2 for tag, now in self._regularized.items()}
         scalars = {
             **mean,
             **{f"{name} (raw)": value for name, value in raw.items()},
@@ -292,12 +298,17 @@ came too late for their update; also of each worker |
         for each in keras_optimizers.updating(optimizer) if optimizer is not None else ():
             name = "learning_rate" if each is optimizer else f"learning_rate_{each.name}"
             numbers[name] = float(keras.ops.convert_to_tensor(each.learning_rate))
-        regularized = [each for each in self.model.trainable_variables if each.regularizer]
-        if regularized:
-            numbers["regularization_loss"] = float(
-                sum(float(each.regularizer(each)) for each in regularized)
-            )
         return numbers
+
+    def _regularization(self) -> dict[str, float]:
+        """Returns what each regularizer adds to the loss now, and what all of them add, by tag."""
+        variables = patterns.by_unique_path(self.model.trainable_variables)
+        losses = {
+            f"regularization_loss/{path}": float(each.regularizer(each))
+            for path, each in variables.items()
+            if each.regularizer
+        }
+        return losses and {"regularization_loss": sum(losses.values()), **losses}
 
 
 class _WantedNames:

@@ -60,6 +60,11 @@ class TrainDir:
         return self.path / labels.FILE
 
     @property
+    def events(self) -> Path:
+        """The event files of the training, where those of its callbacks are."""
+        return self.path / "train"
+
+    @property
     def is_begun(self) -> bool:
         """Whether there are checkpoints to resume from."""
         return self.newest_step is not None
@@ -91,7 +96,7 @@ class TrainDir:
             "labels": str(self.labels),
             "samples": str(self.samples),
             "learning curve": str(self.learning_curve),
-            "event files": f"{self.path}/train, {self.path}/validation",
+            "event files": f"{self.events}, {self.path}/validation",
             "checkpoints": str(self.checkpoints),
         }
 

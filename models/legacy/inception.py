@@ -14,7 +14,12 @@ _FIXED = {
     "model_name": "inception_v3",
     "moving_average_decay": 0.9999,
 }
-_TRAINED = {**_FIXED, "label_smoothing": 0.1, "preprocessing_name": "inception_full"}
+_TRAINED = {
+    **_FIXED,
+    "label_smoothing": 0.1,
+    "loss_averages_decay": 0.9,
+    "preprocessing_name": "inception_full",
+}
 _DATA = {
     **LOGGING,
     "data_dir": Flag(default="/tmp/mydata", here="dataset_dir", always=default_is(None)),
@@ -111,7 +116,6 @@ def _of_clones(values: flags.FlagValues) -> dict[str, Any]:
         )
     return {
         "batch_size": values.batch_size // number,
-        "num_preprocessing_threads": values.num_preprocess_threads * number,
         # It is counted as if one clone read all data.
         "num_epochs_per_decay": values.num_epochs_per_decay / number,
         "log_every_n_steps": 10,
@@ -172,7 +176,8 @@ def _trainer(*notes: str) -> Program:
         notes=(
             "--batch_size is that of each clone; there, it was divided by --num_gpus.",
             "A checkpoint is written every --save_interval_secs, and summaries are if "
-            "--save_summaries_secs is given; there, every 5000 and 100 steps.",
+            "--save_summaries_secs is given; there, every 5000 and 100 steps. The newest two "
+            "checkpoints are kept; --keep_checkpoints=5 keeps as many as there.",
             "The loss in the lines is that of all clones; there, of the last tower.",
             _STATISTICS,
             _IMAGES,

@@ -208,7 +208,8 @@ PROGRAMS = {
             "The preprocessing `inception` distorts brightness and saturation, as in slim's "
             "fast mode.",
             "--train_dir holds a folder of checkpoints, and at the end model.keras. A training of "
-            "TF-Slim in it goes on.",
+            "TF-Slim in it goes on. The newest two checkpoints are kept; --keep_checkpoints=5 "
+            "keeps as many as there.",
         ),
     ),
     "eval_image_classifier": Program(

@@ -14,8 +14,9 @@ _SMALLEST = 5  # Height and width that its first layer takes.
 class WithAuxiliary(keras.Model):
     """Images to two kinds of logits; its loss is the first's plus 0.4 times the second's.
 
-    Metrics are of the first only. `classifier` is the net without the second, with the same
-    weights: it is what is saved after training.
+    Metrics are of the first only; the log "auxiliary_loss" is what the second adds to the loss.
+    `classifier` is the net without the second, with the same weights: it is what is saved after
+    training.
 
     Args:
         images: The input.
@@ -28,6 +29,7 @@ class WithAuxiliary(keras.Model):
     ):
         super().__init__(images, [logits, auxiliary])
         self._logits = (images, logits)
+        self._auxiliary_loss = keras.metrics.Mean(name="auxiliary_loss")
 
     @property
     def classifier(self) -> keras.Model:
@@ -44,7 +46,10 @@ class WithAuxiliary(keras.Model):
     ):
         logits, auxiliary = y_pred
         loss = super().compute_loss(x, y, logits, sample_weight, training)
-        return loss + WEIGHT * self.loss(y, auxiliary, sample_weight)
+        added = WEIGHT * self.loss(y, auxiliary, sample_weight)
+        # Weighed as Keras weighs the mean of the loss.
+        self._auxiliary_loss.update_state(added, sample_weight=keras.ops.shape(logits)[0])
+        return loss + added
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None):
         return super().compute_metrics(x, y, y_pred[0], sample_weight)

@@ -67,6 +67,7 @@ def fit(
         UnreadableDataError: An example cannot be used.
     """
     begun = int(model.optimizer.iterations.numpy())  # By TF-Slim.
+    last_step = values.max_number_of_steps
     per_step = _batches_per_step(values, cluster)
     steps_per_epoch = _steps_per_epoch(train, pipeline["global_batch_size"], per_step)
     history = keras.callbacks.History()
@@ -79,7 +80,8 @@ def fit(
         with _errors_of_flags(values, train, test, train_dir), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             model.fit(
-                _batches(values, train, begun, per_step, pipeline),
+                # If a callback stopped, several workers would end one step later.
+                batches(values, train, last_step and (last_step - begun) * per_step, pipeline),
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
                 **_epochs(values, begun, steps_per_epoch),
                 steps_per_epoch=steps_per_epoch,
@@ -123,21 +125,22 @@ def _epochs(values: flags.FlagValues, begun: int, steps_per_epoch: int) -> dict[
     return {"initial_epoch": first, "epochs": first + math.ceil(num_steps / steps_per_epoch)}
 
 
-def _batches(
+def batches(
     values: flags.FlagValues,
     train: Dataset,
-    begun: int,
-    per_step: int,
+    num_batches: int | None,
     pipeline: Mapping[str, Any],
 ) -> tf.data.Dataset:
-    last_step = values.max_number_of_steps
+    """Returns what is trained on; each time the same.
+
+    Args:
+        values: The flags.
+        train: What to train on.
+        num_batches: After how many batches it ends; None for no end.
+        pipeline: As in `fit`.
+    """
     return input_pipeline.train_batches(
-        train,
-        seed=values.seed,
-        num_readers=values.num_readers,
-        # If a callback stopped, several workers would end one step later.
-        num_batches=last_step and (last_step - begun) * per_step,
-        **pipeline,
+        train, seed=values.seed, num_readers=values.num_readers, num_batches=num_batches, **pipeline
     )
 
 

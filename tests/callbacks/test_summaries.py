@@ -127,6 +127,38 @@ def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path, caplog):
     assert_is_of(event_files.histograms(folder / "train")["activations/first"][1], outputs)
 
 
+def test_what_each_regularizer_adds_to_the_loss_before_and_after_a_step(tmp_path):
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(8, name="first", kernel_regularizer=keras.regularizers.L2(0.1)),
+                keras.layers.Dense(1, name="last", bias_regularizer=keras.regularizers.L1(0.5)),
+            ],
+            name="net",
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.layers[1].bias.assign([3.0])
+
+    def added():
+        kernel, bias = model.layers[0].kernel.numpy(), model.layers[1].bias.numpy()
+        first, last = 0.1 * np.sum(kernel**2), 0.5 * np.sum(abs(bias))
+        return {"/net/first/kernel": first, "/net/last/bias": last, "": first + last}
+
+    before = added()
+    model.fit(*examples(16), verbose=0, callbacks=[Summaries(tmp_path, every_steps=1)])
+    after = added()
+
+    found, start = event_files.numbers(tmp_path / "train"), "regularization_loss"
+    tags = {tag: each[1] for tag, each in found.items() if tag.startswith(start)}
+    assert abs(after["/net/last/bias"] - before["/net/last/bias"]) > 0.01
+    assert tags == pytest.approx(
+        {f"{start}{name} (raw)": number for name, number in after.items()}
+        | {f"{start}{name}": (number + before[name]) / 2 for name, number in after.items()},
+        rel=1e-5,
+    )
+
+
 class Hidden(keras.Model):
     """One of its layers is called in a condition, and one not at all."""
 

@@ -1,12 +1,14 @@
 """The flags of clones, replicas and hosts: the cluster and the strategy that they give."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from absl import flags
 
 import kerasdist
-from models import deployment
+from models import deployment, input_pipeline
 from models.usage_error import UsageError
 
 TWO_WORKERS = {"worker": ["a:1", "b:1"]}
@@ -22,6 +24,7 @@ def alone(monkeypatch):
 def parse(*argv):
     values = flags.FlagValues()
     deployment.define_flags(values)
+    input_pipeline.define_flags(values, split="train", batch_size=32)
     values(["", *argv])
     return values
 
@@ -177,6 +180,18 @@ def test_workers_without_parameter_servers_make_each_step_together(argv, monkeyp
     assert deployment.num_to_aggregate(parse(*argv), two_workers()) == 2
     assert not deployment.has_synchronous_servers(parse(*argv), two_workers())
     assert deployment.num_to_aggregate(parse(*argv), kerasdist.Cluster.local()) == 1
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_workers", "expected"),
+    [(1, 1, 3), (4, 1, 12), (4, 2, 6), (1, 2, 3)],  # The last one beside parameter servers.
+)
+def test_each_clone_of_a_process_has_threads_of_its_own(num_replicas, num_workers, expected):
+    strategy: Any = SimpleNamespace(num_replicas_in_sync=num_replicas)
+    cluster: Any = SimpleNamespace(num_workers=num_workers)
+    values = parse("--num_preprocessing_threads=3")
+
+    assert deployment.num_preprocessing_threads(values, cluster, strategy) == expected
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_batch_of_all_gpus_is_divided(capsys):
         *("--num_clones=8", "--batch_size=32", "--max_number_of_steps=100000"),
         *("--learning_rate=0.1", "--num_epochs_per_decay=3.75", "--moving_average_decay=0.9999"),
         "--checkpoint_exclude_scopes=InceptionV3/Logits,InceptionV3/AuxLogits",
-        "--preprocessing_name=inception_full",
+        *("--preprocessing_name=inception_full", "--loss_averages_decay=0.9"),
     ):
         assert word in argv
     assert "--batch_size=256: --batch_size=32" in told["Another name, or another value"]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,12 +17,12 @@ import pytest
 import tensorflow as tf
 from absl import flags
 
-from models import evaluate, nets, train
+from models import datasets, evaluate, nets, train
 from models.files.train_dir import TrainDir
 from models.nets import auxiliary
 from models.training import ctrl_c, saving
 from tests.cases import exhaustive
-from tests.event_files import scalars, texts
+from tests.event_files import images, numbers, scalars, texts
 from tests.full_disk import files_of_at_most
 
 pytestmark = pytest.mark.thorough
@@ -156,8 +157,8 @@ def test_event_files_have_the_values_of_epochs_and_of_some_steps(argv, tmp_path)
 def test_the_lines_of_slims_trainer(argv, caplog):
     assert train.main([*argv, "--log_every_n_steps=1", "--max_number_of_steps=8"]) == 0
 
-    numbers = re.findall(r"global step (\d+): loss = \d+\.\d{4} \(", caplog.text)
-    assert numbers == [str(number) for number in range(1, 9)]
+    steps = re.findall(r"global step (\d+): loss = \d+\.\d{4} \(", caplog.text)
+    assert steps == [str(number) for number in range(1, 9)]
     assert re.search(r"\(\d+\.\d ms/step, \d+(\.\d)? examples/s\)", caplog.text)
     assert "step 1: loss" in caplog.text.partition("(a step that is prepared or")[0]
 
@@ -364,8 +365,8 @@ sys.exit(train.main(sys.argv[1:]))
 @pytest.mark.parametrize("first", [4, 2])  # Of epochs of 3 steps.
 def test_more_steps_go_on_in_the_middle_of_an_epoch(first, argv, tmp_path):
     weights = []
-    for run, numbers in (("whole", [8]), ("in two", [first, 8])):
-        for steps in numbers:
+    for run, stops in (("whole", [8]), ("in two", [first, 8])):
+        for steps in stops:
             changed = [f"--train_dir={tmp_path / run}", f"--max_number_of_steps={steps}"]
             assert train.main([*argv, *changed]) == 0
         model = keras.saving.load_model(tmp_path / run / "model.keras")
@@ -477,7 +478,14 @@ def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
         (["--trainable_scopes=logitz"], "--trainable_scopes names 'logitz', but the net"),
         (["--moving_average_decay=1"], "--moving_average_decay=1"),
         (["--trace_every_n_steps=0"], "--trace_every_n_steps=0"),
+        (["--trace_every_n_steps=3", "--trace_at_steps=5"], "exclude each other"),
+        *(
+            ([f"--trace_at_steps={steps}"], "must be rising whole numbers from 1 on, comma-sep")
+            for steps in ("0,3", "5,3", "3,x", "")
+        ),
+        (["--loss_averages_decay=1"], "--loss_averages_decay=1"),
         (["--save_interval_secs=0"], "--save_interval_secs=0"),
+        (["--keep_checkpoints=0"], "--keep_checkpoints=0: 0 is not a positive integer"),
     ],
 )
 def test_wrong_flags_of_what_is_kept(flags, message, argv, tmp_path, capsys):
@@ -486,14 +494,45 @@ def test_wrong_flags_of_what_is_kept(flags, message, argv, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_averages_summaries_and_traces(argv, tmp_path):
-    flags = ["--moving_average_decay=0.9", "--save_summaries_secs=1", "--trace_every_n_steps=3"]
-    assert train.main([*argv, *flags, "--max_number_of_steps=12"]) == 0
+def test_averages_summaries_pictures_and_traces(argv, data_dir, tmp_path):
+    flags = ["--moving_average_decay=0.9", "--save_summaries_secs=1", "--trace_at_steps=3,7"]
+    flags += ["--loss_averages_decay=0.5", "--log_every_n_steps=1"]
+    assert train.main([*argv, *flags, "--max_number_of_steps=8"]) == 0
 
     run = tmp_path / "run"
-    assert (run / "tf_trace-3.json").exists()
+    assert {path.name for path in run.glob("tf_trace*")} == {"tf_trace-3.json", "tf_trace-7.json"}
     assert "plan" in texts(run / "train")
     assert (run / "model.keras").exists()
+    found = numbers(run / "train")
+    raw, average = (found[f"batch_loss{end}"] for end in (" (raw)", ""))
+    assert average[2] == pytest.approx((raw[1] + 2 * raw[2]) / 3, rel=1e-4)
+    assert_are_different_digits(images(run / "train")["first_batch"], data_dir)
+
+
+def assert_are_different_digits(pictures, data_dir):
+    """Checks that each picture is another one of the images that are trained on."""
+    digits = datasets.load("digits", split="train[:40]", data_dir=str(data_dir))
+    stored = np.stack([image.numpy().astype(float) for image, _ in digits.examples])
+    low, high = (limit(stored, axis=(1, 2, 3), keepdims=True) for limit in (np.min, np.max))
+    stored = (stored - low) / (high - low) * 255
+    shown = [tf.io.decode_png(each).numpy() for each in pictures]
+    differences = [np.abs(stored - each).max(axis=(1, 2, 3)) for each in shown]
+
+    assert max(each.min() for each in differences) <= 1
+    assert len({each.argmin() for each in differences}) == len(shown) == 16
+
+
+def test_flags_of_what_is_kept_and_traced(tmp_path):
+    def built(*argv) -> dict[str, Any]:
+        train.define_flags(values := flags.FlagValues())
+        values(["", *argv])
+        return {type(each).__name__: each for each in saving.build(values, TrainDir(tmp_path))}
+
+    assert set(built()) == {"Checkpoint"}
+    assert built()["Checkpoint"].keep == 2
+    assert built("--keep_checkpoints=5")["Checkpoint"].keep == 5
+    assert built("--trace_every_n_steps=3")["ProfilerTrace"].every_steps == 3
+    assert list(built("--trace_at_steps=60, 120")["ProfilerTrace"].at_steps) == [60, 120]
 
 
 @pytest.mark.exhaustive

@@ -40,7 +40,7 @@ def train():
 
 
 def by_hand():
-    """Return the weights after one step of both losses, written down once more."""
+    """Return the weights after one step of both losses, these, and what the second adds."""
     model = build()
     x, y, weights = data()
     with tf.GradientTape() as tape:
@@ -54,25 +54,27 @@ def by_hand():
         model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True
     ):
         variable.assign_sub(0.1 * gradient)
-    return [each.numpy() for each in model.weights], float(loss)
+    added = 0.4 * tf.reduce_mean(losses[1] * weights[:5])
+    return [each.numpy() for each in model.weights], float(loss), float(added)
 
 
 def test_the_loss_is_the_first_plus_two_fifths_of_the_second():
-    expected, loss = by_hand()
+    expected, loss, added = by_hand()
     model = build()
     x, y, weights = data()
 
     history = model.fit(x[:5], y[:5], sample_weight=weights[:5], batch_size=5, verbose=0).history
 
     assert history["loss"][0] == pytest.approx(loss, rel=1e-5)
-    assert set(history) == {"loss", "accuracy"}
+    assert set(history) == {"loss", "auxiliary_loss", "accuracy"}
+    assert history["auxiliary_loss"][0] == pytest.approx(added, rel=1e-5)
     for ours, theirs in zip(model.weights, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 @pytest.mark.exhaustive
 @each_strategy
-def test_every_deployment_trains_the_same_weights(strategy):
+def test_every_deployment_trains_the_same_weights_with_the_same_losses(strategy):
     expected = train()
     with strategy.scope():
         found = train()
