@@ -581,6 +581,26 @@ def test_another_pipeline_is_told(read_again, tmp_path):
     assert sum(read_again) == 0
 
 
+def test_a_data_service_in_mid_epoch_is_told(tmp_path):
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    address = dispatcher.target.rpartition("/")[2]
+    server = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
+
+    def served():
+        (data,) = shuffled_dataset()
+        return (data.apply(service.distribute("distributed_epoch", dispatcher.target)),)
+
+    strategy = strategies.get("one device")
+    with pytest.warns(UserWarning) as warned:
+        interrupted(strategy, served, tmp_path, after=10)
+    train(strategy, served, [Checkpoint(tmp_path)], epochs=4)  # Between two epochs: no word.
+
+    told = "The training goes on in the middle of an epoch with data of a tf.data service"
+    assert sum(told in str(each.message) for each in warned) == 1
+    del server
+
+
 @pytest.mark.parametrize("data", [arrays, *exhaustive(shuffled_dataset, augmented)])
 def test_a_run_that_does_not_begin_with_the_first_epoch(data, tmp_path):
     strategy = strategies.get("one device")

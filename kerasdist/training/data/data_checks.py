@@ -112,6 +112,23 @@ def check_service(dataset: Any, strategy: tf.distribute.Strategy, *, is_own: boo
         )
 
 
+def warn_of_service(dataset: Any, strategy: tf.distribute.Strategy, step: int) -> None:
+    """Warns where an epoch goes on in its midst with data of a tf.data service; the chief does.
+
+    Args:
+        dataset: Of any kind.
+        strategy: A strategy of ours.
+        step: Steps of the epoch that were made before.
+    """
+    if step and peers.is_chief(strategy) and dataset_adapter.service_jobs(dataset):
+        warn(
+            "The training goes on in the middle of an epoch with data of a tf.data service, which "
+            "may give it in another order than before: with several servers, some examples of this "
+            "epoch may count twice, and others not at all. A `Checkpoint` without `every_steps` "
+            "and `every_secs` saves between epochs."
+        )
+
+
 def digest(batch: Any):
     """Returns a number that differs for different global batches: float64 scalar.
 

@@ -99,6 +99,7 @@ class EpochIterator(keras_fit.EpochIterator):
         place = running_call.take_data_place()
         if place is None:
             return super().__iter__()
+        data_checks.warn_of_service(self._own.dataset, self._strategy, place.step)
         if place.state is not None and self._stands_at(place, place.state):
             return self._pass_over(place.step, reads=False)
         data_states.tell(self._strategy, data_states.ALL)

@@ -18,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import keras_fit
 from kerasdist.support.terminal import announce
 from kerasdist.training.context import deployment, peers, running_call
-from kerasdist.training.data import data_states, input_functions
+from kerasdist.training.data import data_checks, data_states, input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.hooks import batch_hooks
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
@@ -294,6 +294,7 @@ class WorkerEpochIterator(EpochIterator):
         if place is None:
             place = running_call.DataPlace(epoch=0, step=0)
         else:
+            data_checks.warn_of_service(self._own.dataset, self._strategy, place.step)
             data_states.tell(self._strategy, data_states.ALL)
         for _ in range(place.epoch):
             for *_, calls in self._calls_of_epoch():

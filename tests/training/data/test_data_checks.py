@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.cluster import Cluster, Task
+from kerasdist.training.data import data_checks
+from tests import strategies
 from tests.strategies import (
     each_kind_of_strategy,
     each_strategy,
@@ -155,3 +158,18 @@ def test_every_evaluation_looks_at_its_first_batch(strategy):
 
     with pytest.warns(UserWarning, match="labels of the first batch hold NaN"):
         model.evaluate(X, with_nan(Y), verbose=0)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_chief_alone_tells_of_a_data_service_in_mid_epoch(index):
+    cluster = Cluster(jobs={"worker": ["a:1", "b:1"]}, task=Task("worker", index))
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()  # Asked when a dataset is read, and not before.
+    dataset = tf.data.Dataset.range(9).batch(3)
+    served = dataset.apply(service.distribute("parallel_epochs", dispatcher.target))
+
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        for data, step in ((dataset, 1), (served, 0), (served, 1)):
+            data_checks.warn_of_service(data, strategies.spanning(cluster), step)
+
+    assert len(warned) == (index == 0)

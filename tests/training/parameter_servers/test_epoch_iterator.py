@@ -6,9 +6,14 @@ import math
 import types
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
 
-from kerasdist.training.parameter_servers.epoch_iterator import Calls
+from kerasdist.cluster import Cluster, Task
+from kerasdist.training.context import running_call
+from kerasdist.training.parameter_servers.epoch_iterator import Calls, WorkerEpochIterator
+from tests import strategies
 from tests.clock import Clock
 
 
@@ -208,3 +213,21 @@ def test_chief_reads_what_an_update_and_backup_workers_need(
     assert positions == list(range(len(positions)))
     assert calls.has_ended == (num_steps == math.inf)
     assert calls.end_position == (4 if num_steps == 2 else 5)
+
+
+def test_a_data_service_in_mid_epoch_is_told():
+    jobs = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()  # Asked when a dataset is read, and not before.
+    dataset = tf.data.Dataset.range(9).batch(3)
+    served = dataset.apply(service.distribute("parallel_epochs", dispatcher.target))
+    iterator = WorkerEpochIterator(
+        served,
+        steps_per_epoch=3,
+        distribute_strategy=strategies.spanning(Cluster(jobs=jobs, task=Task("chief", 0))),
+    )
+    place = running_call.DataPlace(epoch=0, step=1)
+
+    told = pytest.raises(UserWarning, match="may give it in another order than before")
+    with running_call.entered("fit", keras.Model(), resume_at=place), told:
+        next(iterator.calls())
