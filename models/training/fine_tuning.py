@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from absl import flags
 
+import kerasdist
 from kerasdist import callbacks
 
 from .. import layer_scopes, weights
@@ -76,7 +77,8 @@ def start(
     """
     resumes = train_dir.is_begun and not values.overwrite
     in_train_dir = _slim_run_in(train_dir, values)
-    if values.checkpoint_path and (in_train_dir or resumes) and not values.continue_training:
+    is_ignored = values.checkpoint_path and (in_train_dir or resumes)
+    if is_ignored and not values.continue_training and kerasdist.is_chief():
         print(
             "Ignoring --checkpoint_path because a checkpoint already exists in "
             f"{in_train_dir or train_dir.checkpoints}"

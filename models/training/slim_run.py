@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
+import kerasdist
+
 from .. import weights
 from ..usage_error import UsageError, in_one_line
 
@@ -91,7 +93,8 @@ def restore(
     slots = _slots(reader, values.optimizer, flag)
     names = weights.start(model, path, flag=flag)
     _restore_slots(model, reader, names, slots, flag)
-    print(f"Going on from step {step} of TF-Slim: {flag}")
+    if kerasdist.is_chief():
+        print(f"Going on from step {step} of TF-Slim: {flag}")
     return {} if values.moving_average_decay is None else _averages(model, reader, names, flag)
 
 

@@ -116,6 +116,19 @@ def slim(tmp_path):
     return tmp_path / "slim"
 
 
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_the_chief_alone_says_where_it_goes_on(is_chief, slim, monkeypatch, capsys):
+    monkeypatch.setattr(kerasdist, "is_chief", lambda: is_chief)
+    values = flag_values("--optimizer=rmsprop")
+    with kerasdist.make_strategy().scope():
+        model = nets.build("lenet", num_classes=10, weight_decay=0.0)
+        model.compile(optimizers.build(values, learning_rate=Fixed(0.1)), "mse")
+
+    slim_run.restore(model, str(slim), values, flag="--train_dir", only_step=False)
+
+    assert ("Going on from step 4321" in capsys.readouterr().out) == is_chief
+
+
 def arguments(data_dir, train_dir, *others):
     return [
         *("--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"),
