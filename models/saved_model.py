@@ -89,7 +89,7 @@ def load(path: Path) -> keras.Model:
 
 def _check_sums(path: Path) -> None:
     """Checks the sums in a file of Keras, which reads on if that of the weights is wrong."""
-    if not zipfile.is_zipfile(path):
+    if path.suffix != ".keras":
         return
     with zipfile.ZipFile(path) as archive:
         if name := archive.testzip():

@@ -89,6 +89,15 @@ def test_a_model_with_one_bit_of_its_weights_changed_is_refused(run, pictures, t
     assert capsys.readouterr().err.endswith(told)
 
 
+def test_a_model_that_is_incomplete_is_not_said_to_be_missing(run, pictures, tmp_path, capsys):
+    (tmp_path / "model.keras").write_bytes(run.model.read_bytes()[:-100])
+
+    assert predict.main([f"--checkpoint_path={tmp_path}", str(pictures[0])]) == 2
+
+    told = "model.keras' is not a Keras model: File is not a zip file\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
 @pytest.mark.parametrize("flags", [[], ["--model_name=lenet"]])
 def test_a_pipe_is_no_model(flags, pictures, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe.keras")
