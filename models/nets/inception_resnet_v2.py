@@ -11,7 +11,6 @@ from keras import layers
 from . import auxiliary
 from .branches import AveragePool, Conv, MaxPool, Part, chain, mixed
 from .inception_v3 import STEM
-from .inception_v4 import dense
 from .style import Style
 
 _BLOCK_5B = [
@@ -55,8 +54,8 @@ _BLOCK_8 = [
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Returns Inception-ResNet v2; every kernel is regularized."""
-    style = Style(weight_decay=weight_decay, momentum=0.9997)
+    """Returns Inception-ResNet v2; every kernel and bias is regularized."""
+    style = Style(weight_decay=weight_decay, momentum=0.9997, biases_decay=True)
     images = keras.Input((image_size, image_size, channels), name="images")
     x = chain(images, STEM, style)
     x = mixed(x, "Mixed_5b", style, _BLOCK_5B)
@@ -74,10 +73,10 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
 
     x = layers.GlobalAveragePooling2D(name="Logits.AvgPool_1a_8x8")(x)
     x = layers.Dropout(0.2, name="Logits.Dropout")(x)
-    logits = dense(x, "Logits.Logits", num_classes, weight_decay)
+    logits = style.dense(x, "Logits.Logits", num_classes)
     if second is not None:
         second = layers.Flatten(name="AuxLogits.flatten")(second)
-        second = dense(second, "AuxLogits.Logits", num_classes, weight_decay)
+        second = style.dense(second, "AuxLogits.Logits", num_classes)
     return auxiliary.with_auxiliary(images, logits, second)
 
 

@@ -9,7 +9,6 @@ from keras import layers
 from . import auxiliary
 from .branches import AveragePool, Conv, Fork, MaxPool, chain, mixed
 from .style import Style
-from .weight_decay import slim_l2
 
 _STEM = (
     Conv("Conv2d_1a_3x3", 32, strides=2, padding="valid"),
@@ -106,18 +105,8 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
 
     x = layers.GlobalAveragePooling2D(name="Logits.AvgPool_1a")(x)
     x = layers.Dropout(0.2, name="Logits.Dropout_1b")(x)
-    logits = dense(x, "Logits.Logits", num_classes, weight_decay)
+    logits = style.dense(x, "Logits.Logits", num_classes)
     if second is not None:
         second = layers.Flatten(name="AuxLogits.flatten")(second)
-        second = dense(second, "AuxLogits.Aux_logits", num_classes, weight_decay)
+        second = style.dense(second, "AuxLogits.Aux_logits", num_classes)
     return auxiliary.with_auxiliary(images, logits, second)
-
-
-def dense(x: keras.KerasTensor, name: str, num_classes: int, weight_decay: float):
-    """Adds a last layer, with slim's initializer for dense ones."""
-    return layers.Dense(
-        num_classes,
-        kernel_initializer=keras.initializers.GlorotUniform(),
-        kernel_regularizer=slim_l2(weight_decay),
-        name=name,
-    )(x)

@@ -22,6 +22,7 @@ class Style:
         scale: Whether batch normalization multiplies, too.
         stddev: Of a kernel's first values, which are drawn from a truncated normal; None is He's.
         activation: Behind batch normalization.
+        biases_decay: Whether the weight decay is of biases, too.
     """
 
     weight_decay: float
@@ -30,6 +31,7 @@ class Style:
     scale: bool = False
     stddev: float | None = None
     activation: str = "relu"
+    biases_decay: bool = False
 
     def conv(
         self,
@@ -80,8 +82,8 @@ class Style:
             padding=padding,
             use_bias=use_bias,
             kernel_initializer=self.initializer(stddev),
-            kernel_regularizer=slim_l2(self.weight_decay),
             name=name,
+            **self._regularizers(),
         )
 
     def depthwise_conv(self, x: keras.KerasTensor, name: str, size: int, *, strides: int = 1):
@@ -136,6 +138,20 @@ class Style:
             x = layers.Dropout(1 - keep, name=f"{name}.dropout")(x)
         x = self.plain_conv(x, name, num_classes, stddev=stddev)
         return layers.Flatten(name=f"{name}.squeeze")(x)
+
+    def dense(self, x: keras.KerasTensor, name: str, num_classes: int):
+        """Adds a last layer, with slim's initializer for dense ones."""
+        kernel_initializer = keras.initializers.GlorotUniform()
+        layer = layers.Dense(
+            num_classes, kernel_initializer=kernel_initializer, name=name, **self._regularizers()
+        )
+        return layer(x)
+
+    def _regularizers(self) -> dict[str, keras.regularizers.Regularizer | None]:
+        return {
+            "kernel_regularizer": slim_l2(self.weight_decay),
+            "bias_regularizer": slim_l2(self.weight_decay) if self.biases_decay else None,
+        }
 
     def initializer(self, stddev: float | None = None) -> keras.initializers.Initializer:
         """Returns a new initializer: one object would give every layer the same numbers."""
