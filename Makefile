@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-quick
-.PHONY: test-drawn test-faults test-gpu test-kills test-keras test-libraries test-schedulers test-versions
+.PHONY: test-drawn test-faults test-gpu test-kills test-keras test-libraries test-schedulers test-slim
+.PHONY: test-versions
 .PHONY: keras-tests
 .PHONY: notebook docs dist release lint lock clean
 
@@ -34,11 +35,11 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 test: lint keras-tests .venvs/deploy/installed .venvs/profile/installed ## Check the style and the types, then run the tests of every promise.
 	@echo "Running the test suite$(if $(WHICH), ($(WHICH))), two files at a time"
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" \
-	  --ignore tests/programs --ignore tests/schedulers
+	  --ignore tests/programs --ignore tests/schedulers --ignore tests/slim
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" tests/programs
 
 test-all: WHICH :=
-test-all: test test-versions test-libraries test-schedulers ## Run what is exhaustive as well, older versions, other libraries and launchers.
+test-all: test test-versions test-libraries test-schedulers test-slim ## Run what is exhaustive as well, older versions, other libraries and launchers.
 
 # Python 3.11 runs the tests a fifth slower if it counts lines, so it does so only if asked.
 test-quick: lint ## Check the style and the types, then run the tests that need no cluster (COVERAGE=1: lines run).
@@ -73,6 +74,11 @@ test-schedulers: .venvs/libraries/installed ## Run jobs under Slurm, Open MPI, t
 	  echo "No torchrun: there is no CPU build of PyTorch here. UV_TORCH_BACKEND=cpu downloads one."
 	@echo "Running jobs under other launchers"
 	@.venvs/libraries/bin/python -m pytest -rs tests/schedulers
+
+# TF-Slim's layers are those of Keras 2, which TensorFlow finds where the variable is set.
+test-slim: .venvs/slim/installed ## Compare nets, preprocessing and training with TF-Slim itself, in an environment with it.
+	@echo "Comparing with TF-Slim ($(WHICH))"
+	@TF_USE_LEGACY_KERAS=1 .venvs/slim/bin/python -m pytest -m "$(WHICH)" -rs tests/slim
 
 test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (EXAMPLES=2000).
 	@echo "Drawing $(or $(EXAMPLES),200) programs"
@@ -129,7 +135,9 @@ lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes n
 	  $(COMPILE) pyproject.toml --group build --group promises \
 	    --constraints <(printf '%s\n' $$pair) --no-annotate --output-file $$lock || exit 1; \
 	done
-	@$(COMPILE) pyproject.toml --group libraries --no-annotate --output-file locks/libraries.lock
+	@for group in libraries slim; do \
+	  $(COMPILE) pyproject.toml --group $$group --no-annotate --output-file locks/$$group.lock || exit 1; \
+	done
 	@for group in deploy docs notebook profile; do \
 	  $(COMPILE) --group $$group --no-annotate --output-file locks/$$group.lock || exit 1; \
 	done

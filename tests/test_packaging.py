@@ -62,7 +62,7 @@ def test_the_application_is_released_with_the_library_it_needs():
 def test_the_locks_pin_every_requirement():
     groups = dict(PROJECT["dependency-groups"])
     # Environments of their own.
-    names = ("deploy", "docs", "libraries", "notebook", "profile", "torchrun")
+    names = ("deploy", "docs", "libraries", "notebook", "profile", "slim", "torchrun")
     apart = {name: groups.pop(name) for name in names}
 
     lines = [line for group in groups.values() for line in without_groups(group)]
