@@ -316,6 +316,8 @@ class Checkpoint(UpdateCallback):
         # Written before the next step, when all callbacks have seen this one.
         if self._counter is not None and self._counter.advance(batch):
             self._is_due = True
+        # Of data whose end nobody knows, this may have been the last step.
+        self._snapshots.logs = None if self._steps_of_epoch() else logs
         is_last = num_steps == self._steps_of_epoch()
         if not is_last and self._preemption.is_due(self.model):
             self._save(num_steps)

@@ -17,7 +17,7 @@ def read(history: Any) -> dict:
     """Returns {"epoch": numbers of the epochs, "history": a list of values for each log}."""
     return {
         "epoch": [int(each) for each in getattr(history, "epoch", ())],
-        "history": _plain(getattr(history, "history", {})),
+        "history": plain(getattr(history, "history", {})),
     }
 
 
@@ -44,12 +44,12 @@ def extend(history: Any, before: Mapping, *, lengths: Mapping[str, int] | None =
             history.history[name] = [*kept, *history.history.get(name, [])]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Returns what JSON can hold: numbers and text as they are, other objects as text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     array = np.asarray(value)

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -36,6 +35,7 @@ from kerasdist.checkpoints.saved import FILES, Saved, files_of, packed
 from kerasdist.private import keras_fit, keras_optimizers
 from kerasdist.support.terminal import say
 from kerasdist.training.context import peers, running_call
+from kerasdist.training.hooks import lazy_logs
 
 # The names of the packed arrays that hold tf.data's state of an iterator before its first batch,
 # and at the place of the checkpoint, of each worker.
@@ -251,7 +251,10 @@ class Resumption:
     def complete(self, logs: dict, num_steps: int) -> None:
         """Adds the results of before to the logs of an epoch of which no step was left."""
         if self.num_steps and num_steps == self.num_steps:
-            logs |= {name: self._logs[name] for name in self._logs.keys() - logs}
+            # Before its first step, a model does not know what it logs.
+            for name in lazy_logs.as_numbers(self._model.get_metrics_result()):
+                logs.pop(name, None)
+            logs |= self._logs
 
     def end(self) -> None:
         """Restores what a training that is over left, after what callbacks do at its end."""
@@ -274,11 +277,8 @@ class Resumption:
         record = self.saved.record
         callback_states.write(self._call.callbacks, record["callbacks"], self.saved.arrays)
         if self.num_steps:  # It may turn out to be the last one of its epoch.
-            self._logs = {
-                name: keras.tree.map_structure(float, each)
-                for name, each in self._model.get_metrics_result().items()
-                if not any(map(np.ndim, keras.tree.flatten(each)))  # One may have several.
-            }
+            metrics = self._model.get_metrics_result()
+            self._logs = record.get("logs") or lazy_logs.as_numbers(metrics)
 
     def _place_data(self):
         record = self.saved.record

@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -49,6 +50,7 @@ class Snapshots:
             or 0, before.
         num_steps: Steps of the present epoch that were trained.
         is_cut: Whether the data ran out in the middle of an epoch.
+        logs: Of the last step of an epoch that may be over with it, read when it is saved.
         monitored: The value that says how good the weights of the epoch before are, by its name.
     """
 
@@ -89,6 +91,7 @@ class Snapshots:
         ends = earlier_fits.ends(self._model, folder.path)
         self._end_before = ends[-1] if ends and not resumed else None
         self._epoch = self.num_steps = 0
+        self.logs: Mapping[str, Any] | None = None
         self._cut: dict | None = None  # The arrays of an epoch in which the data ran out.
         self._num_logged: Any = None  # Entries of the history before this epoch.
         self._last_step_function: Any = self._model.train_function
@@ -112,7 +115,7 @@ class Snapshots:
 
     def begin_epoch(self, epoch: int) -> None:
         """Notes that an epoch begins, from 0."""
-        self._epoch, self.num_steps, self._cut = epoch, 0, None
+        self._epoch, self.num_steps, self._cut, self.logs = epoch, 0, None, None
         if self._first_epoch is None:
             self._first_epoch = epoch
 
@@ -182,6 +185,7 @@ class Snapshots:
             self._num_before += 1
         self.last_step = self._num_before + self._num_updates
         state = self._call.data_state(step=progress["step"], is_over=is_finished)
+        logs = histories.plain(dict(self.logs)) if progress["step"] and self.logs else {}
         if not self._writes:
             return
         # Started again, the program makes what it did between the two `fit` once more.
@@ -199,6 +203,7 @@ class Snapshots:
             "data": resumption.record_of_data(state),
             "given": list(self._call.given) if progress["step"] else [],
             "callbacks": states,
+            "logs": logs,
         }
         write = self._writer.write_beside if beside else self._writer.write
         save_weights = functools.partial(model_state.save_weights, self._model)

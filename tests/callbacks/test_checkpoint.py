@@ -293,13 +293,45 @@ def of_unknown_length():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("after", [6, 13])  # Epochs have 6 steps, which nobody knows.
+@pytest.mark.parametrize("after", [7, 13])  # Epochs have 6 steps, which nobody knows.
 def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_path):
     strategy = strategies.get("one device")
 
     found = interrupted(strategy, of_unknown_length, tmp_path, after=after, every_steps=6)
 
     assert_equal(found, uninterrupted(strategy, of_unknown_length), strategy)
+
+
+class Errors(keras.metrics.MeanAbsoluteError):
+    """Has several results, each with a name of its own."""
+
+    def result(self):
+        return {"once": super().result(), "twice": super().result() * 2}
+
+
+class Logging(keras.Sequential):
+    """Logs a number that no metric has."""
+
+    def train_step(self, data):
+        return {**super().train_step(data), "rate": self.optimizer.learning_rate * 1.0}
+
+
+def test_an_epoch_that_had_ended_logs_what_its_last_step_did(tmp_path, capsys):
+    def make(strategy):
+        with strategy.scope():
+            model = Logging([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
+            model.compile("sgd", "mse", metrics=[Errors()])
+        return model
+
+    strategy = strategies.get("one device")
+
+    arguments = {"after": 7, "every_steps": 6, "make": make}
+    found = interrupted(strategy, of_unknown_length, tmp_path, **arguments)
+
+    assert "step 6, epoch 1 of 3, after 6 of its steps" in capsys.readouterr().err
+    expected = train(strategy, of_unknown_length, make=make)
+    assert_equal(found, expected, strategy)
+    assert set(expected[1].history) == {"loss", "once", "twice", "rate"}
 
 
 @pytest.mark.exhaustive
