@@ -63,7 +63,7 @@ def _migrate(values: flags.FlagValues, words: Sequence[str]) -> int:
         ("The same", _same(found)),
         ("Another name, or another value", _renamed(found)),
         ("Not given, and another default here", _other_defaults(found)),
-        ("Without a flag there", _without_flag(found)),
+        ("No flag there, but one here", _without_flag(found)),
         ("Done otherwise", _otherwise(found)),
         ("Not there", _absent(found)),
         ("Unknown to that program, and left out", found.unknown),
@@ -164,7 +164,9 @@ def _given(found: _Translation) -> Iterator[tuple[str, legacy.Flag, Any]]:
 def _same(found: _Translation) -> list[str]:
     given = list(_given(found))
     kept = [
-        name for name, flag, value in given if flag.here == name and found.words.get(name) == value
+        name
+        for name, flag, value in given
+        if flag.here == name and found.words.get(name) == value and value not in flag.refused
     ]
     anyway = [name for name, flag, value in given if not flag.here and flag.happens_anyway(value)]
     return [
@@ -209,11 +211,12 @@ def _otherwise(found: _Translation) -> list[str]:
 
 
 def _absent(found: _Translation) -> list[str]:
-    return [
-        f"{_flag(name, value)}: {flag.absent}"
+    told = (
+        (_flag(name, value), flag.refused.get(value, flag.absent))
         for name, flag, value in _given(found)
-        if flag.absent and not flag.happens_anyway(value)
-    ]
+        if not flag.happens_anyway(value)
+    )
+    return [f"{flag}: {reason}" for flag, reason in told if reason]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from .flag import Flag as Flag
 from .flag import Program as Program
 from .flag import default_is as default_is
 from .inception import PROGRAMS as OF_INCEPTION
+from .slim import ABSENT_NETS as ABSENT_NETS
 from .slim import NETS as NETS
 from .slim import PROGRAMS as OF_SLIM
 

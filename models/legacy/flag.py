@@ -1,7 +1,7 @@
 """A flag of a legacy program, and a legacy program."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from absl import flags
@@ -16,6 +16,7 @@ class Flag:
         here: Its name here; "" if there is none.
         otherwise: What is done otherwise here, or does its work.
         absent: Why nothing here does its work.
+        refused: Why values of it are not there, by the value, of a flag that is.
         anyway: Values, as text, that say what happens here anyway, of a flag that has no name here.
         always: Why the new command has to say it, even if it is not given: what is done here
             without it. The commands themselves load TensorFlow, so their defaults are told here.
@@ -25,6 +26,7 @@ class Flag:
     here: str = ""
     otherwise: str = ""
     absent: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
     anyway: tuple[str, ...] = ()
     always: str = ""
 

@@ -9,6 +9,7 @@ from ..usage_error import UsageError
 from .flag import CLONES, LOGGING, Flag, Program, default_is, not_default, same
 
 _HEADS = "InceptionV3/Logits,InceptionV3/AuxLogits"
+_NAMES = "checkpoints of the Inception trainers name variables in another way, and are not read"
 _FIXED = {
     "dataset_name": "imagenet",
     "model_name": "inception_v3",
@@ -26,7 +27,7 @@ _DATA = {
     "num_preprocess_threads": Flag(default=4, here="num_preprocessing_threads"),
     "input_queue_memory_factor": Flag(
         default=16,
-        otherwise="batches are drawn from 10,000 stored examples, which are not decoded yet",
+        otherwise="10,000 encoded examples are kept in memory, to shuffle them",
     ),
 }
 _TRAIN = {
@@ -45,9 +46,7 @@ _CLONES = {
     **not_default(None, train_dir="/tmp/imagenet_train"),
     **not_default(2.0, num_epochs_per_decay=30.0),
     **not_default(0.94, learning_rate_decay_factor=0.16),
-    "batch_size": Flag(
-        default=32, here="batch_size", always="there, it was 32, divided by --num_gpus"
-    ),
+    "batch_size": Flag(default=32, here="batch_size", always="there, 32 was divided by --num_gpus"),
     "max_steps": Flag(default=10_000_000, here="max_number_of_steps", always=default_is(None)),
     "num_gpus": Flag(default=1, here="num_clones", always=CLONES),
     "initial_learning_rate": Flag(default=0.1, here="learning_rate", always=default_is(0.01)),
@@ -60,14 +59,13 @@ _CLONES = {
     "pretrained_model_checkpoint_path": Flag(
         default="",
         here="checkpoint_path",
-        otherwise="variables have the names of slim's inception_v3.ckpt, the same net, and not "
-        "those of the Inception trainers",
+        otherwise=f"give slim's inception_v3.ckpt, which is the same net; {_NAMES}",
     ),
     "checkpoint_dir": Flag(
         default="",
         here="checkpoint_path",
-        otherwise="with --continue_training, also the step, the slots and the averages are taken, "
-        "of a checkpoint with slim's names",
+        otherwise="--continue_training also takes the step, the slots of the optimizer and the "
+        f"averages, of a checkpoint with slim's names; {_NAMES}",
     ),
 }
 _DISTRIBUTED = {
@@ -82,15 +80,16 @@ _DISTRIBUTED = {
     ),
     "max_steps": Flag(default=1_000_000, here="max_number_of_steps", always=default_is(None)),
     "initial_learning_rate": Flag(default=0.045, here="learning_rate", always=default_is(0.01)),
-    "protocol": Flag(
-        default="grpc", absent="TensorFlow uses gRPC on every network", anyway=("grpc",)
-    ),
+    "protocol": Flag(default="grpc", absent="TensorFlow 2 has gRPC alone", anyway=("grpc",)),
 }
 _EVAL = {
     **_DATA,
     **not_default(100, batch_size=32),
     **not_default(None, eval_dir="/tmp/imagenet_eval"),
-    "num_readers": Flag(default=4, otherwise="files are read one after another, in their order"),
+    **{
+        name: Flag(default=default, otherwise="files are read one after another, in their order")
+        for name, default in (("num_readers", 4), ("input_queue_memory_factor", 16))
+    },
     "image_size": Flag(default=299, here="eval_image_size"),
     "checkpoint_dir": Flag(
         default="/tmp/imagenet_train", here="checkpoint_path", always=default_is(None)
@@ -101,7 +100,9 @@ _EVAL = {
         otherwise="models.evaluate runs once, unless --continuous is given",
         anyway=("True",),
     ),
-    "num_examples": Flag(default=50_000, otherwise="--max_num_batches says how much is read"),
+    "num_examples": Flag(
+        default=50_000, here="max_num_batches", always="without it, all examples are read"
+    ),
     "subset": Flag(default="validation", here="dataset_split_name", always=default_is("test")),
 }
 
@@ -162,8 +163,8 @@ _FLOWERS = (
     "reads them. Put a labels.txt beside them, a line for each class: 0:background, 1:daisy, ..."
 )
 _NEW_AVERAGES = (
-    "The model that is measured and saved has the averages of the weights; --moving_average_decay "
-    "of models.evaluate is for checkpoints."
+    "Leave out --moving_average_decay where --checkpoint_path has a model.keras, which holds the "
+    "averages already."
 )
 
 
@@ -174,7 +175,8 @@ def _trainer(*notes: str) -> Program:
         fixed=_TRAINED,
         computed=_of_clones,
         notes=(
-            "--batch_size is that of each clone; there, it was divided by --num_gpus.",
+            "--batch_size is that of each clone; there, it was divided by --num_gpus. "
+            "--num_epochs_per_decay counts as if one clone read all data, so it is divided, too.",
             "A checkpoint is written every --save_interval_secs, and summaries are if "
             "--save_summaries_secs is given; there, every 5000 and 100 steps. The newest two "
             "checkpoints are kept; --keep_checkpoints=5 keeps as many as there.",
@@ -209,8 +211,9 @@ _distributed = Program(
     notes=(
         "The chief is a process of its own, beside worker 0: start the same command once more, "
         "with --job_name=chief and --task_id=0. It writes, and the workers compute.",
-        "--chief_host needs a port that is free. `python -m kerasdist launch --workers 2 --ps 1 "
-        "--` starts all processes on one machine, without these flags.",
+        "--chief_host needs a port that is free. On one machine, leave out --job_name, --task_id "
+        "and all hosts: `python -m kerasdist launch --workers 2 --ps 1 -- python -m models.train "
+        "...` starts all tasks.",
         "The rates in the lines are those of all workers; there, of each.",
         _IMAGES,
     ),

@@ -1,17 +1,27 @@
 """The programs of TF-Slim's image classification: research/slim of tensorflow/models."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from absl import flags
 
-from .flag import CLONES, CLUSTER, LOGGING, Flag, Program, not_default, same
+from .flag import CLONES, CLUSTER, LOGGING, Flag, Program, default_is, not_default, same
 
-# The names of its nets. `models.nets` itself loads TensorFlow.
+# Its nets that are not here, and why. `models.nets` itself loads TensorFlow.
+ABSENT_NETS = {
+    "i3d": "it needs video input, and this application reads images",
+    "s3dg": "it needs video input, and this application reads images",
+    "mobilenet_edgetpu": "keras.applications has none for Edge TPUs; try mobilenet_v3_large",
+    "mobilenet_edgetpu_075": "keras.applications has none for Edge TPUs; try mobilenet_v3_large",
+    "nasnet_cifar": "keras.applications has no NASNet for images of 32 pixels; try cifarnet",
+    "pnasnet_large": "keras.applications has no PNASNet; try nasnet_large",
+    "pnasnet_mobile": "keras.applications has no PNASNet; try nasnet_mobile",
+}
 NETS = (
+    *ABSENT_NETS,
     "alexnet_v2",
     "cifarnet",
-    "i3d",
     "inception_resnet_v2",
     *(f"inception_v{version}" for version in (1, 2, 3, 4)),
     "lenet",
@@ -19,20 +29,16 @@ NETS = (
     *(f"mobilenet_v2{width}" for width in ("", "_140", "_035")),
     *(f"mobilenet_v3_{size}" for size in ("large", "small")),
     *(f"mobilenet_v3_{size}_minimalistic" for size in ("large", "small")),
-    *("mobilenet_edgetpu", "mobilenet_edgetpu_075"),
-    *(f"nasnet_{size}" for size in ("cifar", "mobile", "large")),
+    *(f"nasnet_{size}" for size in ("mobile", "large")),
     "overfeat",
-    *(f"pnasnet_{size}" for size in ("mobile", "large")),
     *(f"resnet_v{version}_{depth}" for version in (1, 2) for depth in (50, 101, 152, 200)),
-    "s3dg",
     *(f"vgg_{layers}" for layers in ("a", 16, 19)),
 )
 _MASTER = Flag(default="", otherwise=CLUSTER, anyway=("",))
-_QUANTIZE = Flag(
-    default=False,
-    absent="nets are evaluated with the numbers they were trained with",
-    anyway=("False",),
-)
+_QUANTIZED = "nets are not trained for numbers of 8 bits (fake quantization)"
+_QUANTIZE = Flag(default=False, absent=_QUANTIZED, anyway=("False",))
+_NET = Flag(default="inception_v3", here="model_name", refused=ABSENT_NETS)
+_NO_GRAPH = "no graph is read: the net is made from --model_name"
 _DATA = {
     **not_default(None, dataset_name="imagenet"),
     **same(
@@ -44,7 +50,15 @@ _DATA = {
     ),
 }
 _CLUSTERED = {
-    **same(worker_replicas=1, num_ps_tasks=0),
+    "worker_replicas": Flag(
+        default=1,
+        here="worker_replicas",
+        otherwise="the launcher starts all tasks, on this machine; on several machines, start the "
+        "command after -- on each, where TF_CONFIG, or --worker_hosts, --ps_hosts, --job_name and "
+        "--task_id, say which task it is. --max_number_of_steps has to be given",
+        anyway=("1",),
+    ),
+    **same(num_ps_tasks=0),
     "task": Flag(
         default=0,
         here="task",
@@ -84,7 +98,6 @@ _TRAIN = {
         sync_replicas=False,
         moving_average_decay=None,
         dataset_split_name="train",
-        model_name="inception_v3",
         batch_size=32,
         train_image_size=None,
         max_number_of_steps=None,
@@ -94,6 +107,7 @@ _TRAIN = {
         ignore_missing_vars=False,
         num_readers=4,
     ),
+    "model_name": _NET,
     "num_clones": Flag(default=1, here="num_clones", always=CLONES),
     "log_every_n_steps": Flag(
         default=10, here="log_every_n_steps", always="without it, there are no lines"
@@ -101,19 +115,15 @@ _TRAIN = {
     **not_default(-1, replicas_to_aggregate=1),
     "quantize_delay": Flag(
         default=-1,
-        absent="nets are trained with the numbers they are evaluated with",
+        absent=_QUANTIZED,
         anyway=("-1",),
     ),
 }
 _EVAL = {
     **_DATA,
     **LOGGING,
-    **not_default(
-        None,
-        model_name="inception_v3",
-        checkpoint_path="/tmp/tfmodel/",
-        eval_dir="/tmp/tfmodel/",
-    ),
+    **not_default(None, checkpoint_path="/tmp/tfmodel/", eval_dir="/tmp/tfmodel/"),
+    "model_name": replace(_NET, always=default_is(None)),
     **same(
         batch_size=100,
         max_num_batches=None,
@@ -123,8 +133,8 @@ _EVAL = {
     "moving_average_decay": Flag(
         default=None,
         here="moving_average_decay",
-        otherwise="it is for checkpoints; a model.keras that was trained with it holds the "
-        "averages, and the flag is left out",
+        otherwise="leave it out where --checkpoint_path has a model.keras, which holds the "
+        "averages already",
     ),
     "master": _MASTER,
     "quantize": _QUANTIZE,
@@ -133,7 +143,7 @@ _CLASSES = "the weights say how many classes there are"
 _SIZE = "images have the size that the model was trained with, or that its net has by default"
 _EXPORT = {
     **LOGGING,
-    **not_default(None, model_name="inception_v3"),
+    "model_name": replace(_NET, always=default_is(None)),
     "output_file": Flag(
         default="",
         here="export_dir",
@@ -163,8 +173,14 @@ _FREEZE = {
         here="export_dir",
         otherwise="it is the folder of a SavedModel, with the weights",
     ),
-    "input_graph": Flag(default="", otherwise="the graph is made from --model_name"),
-    "input_binary": Flag(default=False, otherwise="no graph is read", anyway=("False", "True")),
+    **{
+        name: Flag(default="", otherwise=_NO_GRAPH, anyway=("",))
+        for name in ("input_graph", "input_meta_graph", "input_saver", "initializer_nodes")
+    },
+    **{
+        name: Flag(default=False, otherwise=_NO_GRAPH, anyway=("False", "True"))
+        for name in ("input_binary", "clear_devices")
+    },
     "output_node_names": Flag(
         default="", otherwise="the outputs are named logits and probabilities"
     ),
@@ -199,17 +215,17 @@ PROGRAMS = {
         fixed={},
         computed=_of_train,
         notes=(
-            "Batch normalization has the statistics of the batch of all clones and workers, and "
-            "averages these; slim's clones had their own, and the first one's were averaged. "
-            "Synchronous parameter servers are as in slim.",
+            "Batch normalization uses mean and variance of the batch of all clones and workers; "
+            "in slim, each clone had its own, and the moving averages were those of the first "
+            "clone. With synchronous parameter servers it is as in slim.",
             "The loss in the lines is the mean over all clones and workers.",
             "Each example is read once in an epoch, in an order that --seed decides; after each "
             "epoch the model is measured on the split test or validation, if there is one.",
             "The preprocessing `inception` distorts brightness and saturation, as in slim's "
             "fast mode.",
-            "--train_dir holds a folder of checkpoints, and at the end model.keras. A training of "
-            "TF-Slim in it goes on. The newest two checkpoints are kept; --keep_checkpoints=5 "
-            "keeps as many as there.",
+            "--train_dir gets a folder of checkpoints, and at the end model.keras. If TF-Slim has "
+            "trained into it, that training goes on. The newest two checkpoints are kept; "
+            "--keep_checkpoints=5 keeps as many as there.",
         ),
     ),
     "eval_image_classifier": Program(
@@ -218,7 +234,7 @@ PROGRAMS = {
         fixed={},
         notes=(
             "Each example counts once; slim read some again to fill the last batch.",
-            "Results, a confusion matrix and the worst mistakes are also written as files.",
+            "--eval_dir also gets the results, a confusion matrix and the worst mistakes as files.",
         ),
     ),
     "export_inference_graph": Program(
@@ -227,8 +243,8 @@ PROGRAMS = {
         fixed={"checkpoint_path": "/tmp/tfmodel/"},
         computed=_of_export,
         notes=(
-            "The weights are in the export, so freeze_graph is not needed. Write your --train_dir "
-            "or checkpoint for --checkpoint_path; here it is where slim's trainer wrote by "
+            "The weights are in the export, so freeze_graph is not needed. Give your --train_dir "
+            "or checkpoint as --checkpoint_path; /tmp/tfmodel/ is where slim's trainer wrote by "
             "default.",
         ),
     ),
@@ -240,6 +256,7 @@ PROGRAMS = {
         notes=(
             "The export is a SavedModel, which TensorFlow Serving reads. --form=onnx and "
             "--form=litert write one file for other runtimes, as a frozen graph was.",
+            "--model_name is taken from the names of the graphs; add it if they do not say it.",
         ),
     ),
 }

@@ -6,6 +6,7 @@ model = nets.build("lenet", num_classes=10, weight_decay=4e-5)
 import keras
 
 from .. import own_parts
+from ..legacy import ABSENT_NETS as ABSENT
 from ..usage_error import UsageError, check_name
 from . import (
     alexnet,
@@ -62,16 +63,6 @@ NETS = {
     "vgg_16": Net(vgg.vgg_16, 224, "vgg"),
     "vgg_19": Net(vgg.vgg_19, 224, "vgg"),
     "vgg_a": Net(vgg.vgg_a, 224, "vgg"),
-}
-# Slim's other names, and why they are missing here.
-ABSENT = {
-    "i3d": "it needs video input, and this application reads images",
-    "s3dg": "it needs video input, and this application reads images",
-    "mobilenet_edgetpu": "keras.applications has none for Edge TPUs; try mobilenet_v3_large",
-    "mobilenet_edgetpu_075": "keras.applications has none for Edge TPUs; try mobilenet_v3_large",
-    "nasnet_cifar": "keras.applications has no NASNet for images of 32 pixels; try cifarnet",
-    "pnasnet_large": "keras.applications has no PNASNet; try nasnet_large",
-    "pnasnet_mobile": "keras.applications has no PNASNet; try nasnet_mobile",
 }
 CHOICE = (
     f"One of {', '.join(sorted(NETS))}; or your own: my_package.nets:build. Slim's "

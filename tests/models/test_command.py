@@ -36,7 +36,7 @@ def run(argv, action=lambda values: 0):
         (["--bogus=1"], "Unknown command line flag 'bogus'\n`--help` lists the flags."),
         (
             ["--quantize_delay=0"],
-            "flag --quantize_delay=0: there is no --quantize_delay here: nets are trained with",
+            "flag --quantize_delay=0: there is no --quantize_delay here: nets are not trained for",
         ),
         (["--max_steps=9"], "there is no --max_steps here: it is --max_number_of_steps."),
         (["--fine_tune"], "there is no --fine_tune here: --checkpoint_exclude_scopes=Inception"),

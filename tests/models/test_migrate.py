@@ -56,7 +56,7 @@ def test_all_differences_are_told_at_once(capsys):
     assert "--train_dir=/tmp/tfmodel/: here, there is none" in others
     assert "--replicas_to_aggregate=1: here, it is -1" in others
     assert "--task=2: the launcher, TF_CONFIG" in told["Done otherwise"]
-    assert "--quantize_delay=2000: nets are trained" in told["Not there"]
+    assert "--quantize_delay=2000: nets are not trained for" in told["Not there"]
     assert told["Unknown to that program, and left out"] == "--bogus=3"
 
 
@@ -90,6 +90,13 @@ def test_all_nets_of_slim_are_known():
     assert set(legacy.NETS) == {*nets.NETS, *nets.ABSENT}
 
 
+def test_a_net_that_is_not_there_is_no_other_flag(capsys):
+    _, told = migrated("eval_image_classifier.py --model_name=pnasnet_large", capsys)
+
+    assert "--model_name" not in told.get("The same", "")
+    assert "--model_name=pnasnet_large: keras.applications has no PNASNet" in told["Not there"]
+
+
 def test_the_batch_of_all_gpus_is_divided(capsys):
     words, told = migrated(
         "bazel-bin/inception/imagenet_train --num_gpus=8 --batch_size=256 --max_steps=100000 "
@@ -106,7 +113,7 @@ def test_the_batch_of_all_gpus_is_divided(capsys):
     ):
         assert word in argv
     assert "--batch_size=256: --batch_size=32" in told["Another name, or another value"]
-    assert "--label_smoothing=0.1" in told["Without a flag there"]
+    assert "--label_smoothing=0.1" in told["No flag there, but one here"]
 
 
 @pytest.mark.parametrize(
