@@ -44,10 +44,11 @@ class _Translation:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the translation of the command line `argv` and returns the exit code."""
+    is_whole = bool(argv) and not argv[0].startswith("-")  # The -- before it was forgotten.
     return command.run(
         _migrate,
         define_flags=lambda values: None,
-        argv=argv,
+        argv=["--", *argv] if is_whole else argv,
         description=__doc__,
         takes_files=True,
     )

@@ -90,6 +90,16 @@ def test_all_nets_of_slim_are_known():
     assert set(legacy.NETS) == {*nets.NETS, *nets.ABSENT}
 
 
+def test_the_dashes_before_the_command_line_may_be_left_out(capsys):
+    line = "python train_image_classifier.py --num_clones=2 --help"
+    assert migrate.main(line.split()) == 0
+    told = capsys.readouterr().out
+
+    assert "--num_clones=2" in told
+    assert migrate.main(["--", *line.split()]) == 0
+    assert capsys.readouterr().out == told
+
+
 def test_a_net_that_is_not_there_is_no_other_flag(capsys):
     _, told = migrated("eval_image_classifier.py --model_name=pnasnet_large", capsys)
 
