@@ -267,7 +267,7 @@ def without_places(strategy, folder):
 
 def with_own_rows_later(strategy, folder):
     """Goes on with parts of batches that were whole before, as they are on one worker."""
-    whole = {(division, "divide"): lambda *_: division.Division()}
+    whole = {(division, "divide"): lambda *_, **__: division.Division()}
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "The dataset has other transformations")
         return in_one_and_in_two(strategy, folder, prepared_apart, first=whole)
