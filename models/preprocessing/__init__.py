@@ -6,7 +6,7 @@ image = preprocess(image, image_size=28, seed=None)
 
 from typing import Any, Protocol
 
-from .. import own_parts
+from .. import nets, own_parts
 from ..usage_error import check_name
 from . import cifarnet, inception, inception_full, lenet, vgg
 
@@ -40,12 +40,16 @@ PREPROCESSINGS: dict[str, Preprocess] = {
 
 
 def find(name: str) -> Preprocess:
-    """Returns the preprocessing `name`, which may be the module and name of one's own function.
+    """Returns the preprocessing `name`.
+
+    That may be the name of a net, as in slim, or the module and name of one's own function.
 
     Raises:
         UsageError: There is no such preprocessing; the message lists the valid names.
     """
     if own_parts.is_own(name):
         return own_parts.find("--preprocessing_name", name)
+    if name in nets.NETS and name not in PREPROCESSINGS:
+        name = nets.NETS[name].preprocessing
     check_name("--preprocessing_name", name, PREPROCESSINGS)
     return PREPROCESSINGS[name]
