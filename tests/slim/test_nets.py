@@ -106,6 +106,25 @@ def test_a_checkpoint_of_slim_gives_the_logits_of_slim_and_comes_back(name, tmp_
         np.testing.assert_array_equal(exported[key], value)
 
 
+def test_slim_restores_what_is_exported(tmp_path):
+    name, size = "mobilenet_v1_025", 64
+    images = np.random.default_rng(0).uniform(-1, 1, [2, size, size, 3]).astype("float32")
+    model = nets.build(name, num_classes=of_slim.NUM_CLASSES, weight_decay=0.0, image_size=size)
+    slim_checkpoint.write(tmp_path / "exported", model, step=7)
+
+    v1, slim = tf.compat.v1, legacy.load("tf_slim")
+    factory = legacy.load("nets.nets_factory")
+    with legacy.session() as session:
+        logits, _ = factory.get_network_fn(name, of_slim.NUM_CLASSES)(tf.constant(images))
+        step = v1.train.get_or_create_global_step()
+        saver = v1.train.Saver([*slim.get_model_variables(), step])
+        saver.restore(session, tf.train.latest_checkpoint(str(tmp_path / "exported")))
+        found, restored_step = session.run([logits, step])
+
+    assert restored_step == 7
+    check(model(images, training=False), found)
+
+
 def read(checkpoint):
     reader = tf.train.load_checkpoint(checkpoint)
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}

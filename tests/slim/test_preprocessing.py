@@ -1,10 +1,13 @@
 """The preprocessings against slim's own, with the random numbers of ours given to slim's."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from models import preprocessing
+from models.preprocessing import inception_full
 from tests.slim import legacy
 
 pytestmark = legacy.needs_slim
@@ -17,6 +20,7 @@ SIZES = {
     "lenet": (28, [(28, 28), (20, 40)]),
     "vgg": (224, [(300, 400), (201, 111)]),
 }
+COLORS = ("brightness", "saturation", "hue", "contrast")
 CASES = [(name, size, each) for name, (size, shapes) in SIZES.items() for each in shapes]
 
 
@@ -35,6 +39,47 @@ def test_training_distorts_images_as_slim_does(name, size, shape, number, monkey
         monkeypatch.setattr(module.tf.image if parent else module.tf, attribute, function)
 
     check(name, size, image_of(shape), seed=seed)
+
+
+@pytest.mark.parametrize("thread", range(4))
+def test_boxes_and_all_colors_are_those_of_slim(thread, monkeypatch):
+    seed, size = np.array([0, 5]), 75
+    boxes = np.array([[[0.2, 0.3, 0.5, 0.6], [0.6, 0.1, 0.9, 0.4]]], "float32")
+    image: Any = tf.constant(IMAGE)
+    numbers: Any = {"seed": tf.constant(seed), "boxes": tf.constant(boxes)}
+    drawn = inception_full.Drawn(*map(np.array, inception_full.draw(image, **numbers)))
+    if thread % 2:  # Slim has other orders of the colors than the Inception trainers' second one.
+        drawn = drawn._replace(brightness=0.0, saturation=1.0, hue=0.0, contrast=1.0)
+    module = legacy.load("preprocessing.inception_preprocessing")
+    for place, function in drawing_full(seed, drawn).items():
+        monkeypatch.setattr(module.tf.image, place, function)
+    choices = iter([thread, 0])  # How to resize, and the order of the colors.
+    monkeypatch.setattr(
+        module, "apply_with_random_selector", lambda x, do, num_cases: do(x, next(choices))
+    )
+    with legacy.session() as session:
+        prepared = module.preprocess_for_train(
+            tf.constant(IMAGE), size, size, boxes, fast_mode=False, add_image_summaries=False
+        )
+        expected = session.run(prepared)
+
+    drawn = drawn._replace(thread=tf.constant(thread))
+    ours = inception_full.distort(image, drawn, image_size=size)
+
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 * np.max(np.abs(expected)))
+
+
+def drawing_full(seed, drawn):
+    def adjust(name):
+        function, number = getattr(tf.image, f"adjust_{name}"), getattr(drawn, name)
+        return lambda image, **limits: function(image, number)
+
+    crop = split(seed, 7)[0]
+    return {
+        "sample_distorted_bounding_box": given("sample_distorted_bounding_box", crop),
+        "random_flip_left_right": lambda image: image[:, ::-1] if drawn.is_flipped else image,
+        **{f"random_{name}": adjust(name) for name in COLORS},
+    }
 
 
 def image_of(shape):

@@ -10,7 +10,7 @@ from absl import flags
 
 from models import learning_rates, nets, train, weights
 from models.datasets import slim_records
-from models.nets import slim_names
+from models.nets import auxiliary, slim_names
 from tests.models.optimizers.test_optimizers import OF_TENSORFLOW_1
 from tests.slim import legacy, trainer
 from tests.slim import nets as of_slim
@@ -43,6 +43,8 @@ def in_float64(monkeypatch):
     weights that differ in their last bit, has other weights within five steps.
     """
     legacy.with_default(monkeypatch, "batch_norm", fused=False)  # The kernel is of float32.
+    # Slim weighs its losses in float32.
+    monkeypatch.setattr(auxiliary, "WEIGHT", float(np.float32(auxiliary.WEIGHT)))
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -71,11 +73,14 @@ def test_two_clones_train_as_those_of_slim(tmp_path, monkeypatch):
     [
         "mobilenet_v1_025",
         pytest.param("resnet_v1_50", marks=pytest.mark.thorough),
-        pytest.param("mobilenet_v2_035", marks=[pytest.mark.thorough, pytest.mark.exhaustive]),
+        *(
+            pytest.param(name, marks=[pytest.mark.thorough, pytest.mark.exhaustive])
+            for name in ("inception_v3", "mobilenet_v2_035")
+        ),
     ],
 )
 def test_nets_train_as_those_of_slim(name, tmp_path, monkeypatch, in_float64):
-    # What is no power of two, and norms to clip by, one of both has in float32 nevertheless.
+    # TensorFlow's RMSProp has its decay, and our clipping the norms, in float32 nevertheless.
     check(
         name,
         tmp_path,

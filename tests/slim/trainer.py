@@ -20,7 +20,7 @@ AUXILIARY_WEIGHT = 0.4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The flags of a training, with slim's names.
+    """The flags of a training, with slim's names, and numbers that float32 has exactly.
 
     Args:
         model_name: The net.
@@ -41,9 +41,9 @@ class Settings:
     learning_rate: float = 0.0625
     learning_rate_decay_factor: float = 0.5
     num_epochs_per_decay: float = 5.0
-    moving_average_decay: float = 0.4
-    weight_decay: float = 0.01
-    label_smoothing: float = 0.1
+    moving_average_decay: float = 0.375
+    weight_decay: float = 0.015625
+    label_smoothing: float = 0.125
     max_number_of_steps: int = 12
 
 
