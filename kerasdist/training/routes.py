@@ -33,7 +33,7 @@ from kerasdist.training.context import (
     traits,
 )
 from kerasdist.training.data import batches, data_checks
-from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.epochs.epoch_iterator import EpochIterator
 from kerasdist.training.gradients import (
     custom_apply,
     delivered_updates,

@@ -28,9 +28,9 @@ from kerasdist.callbacks import (
 )
 from kerasdist.checkpoints import Folder
 from kerasdist.parity.data import examples
-from kerasdist.training.data import data_states
-from kerasdist.training.data.epoch_iterator import EpochIterator
-from kerasdist.training.data.own_data import OwnData
+from kerasdist.training.epochs import data_states
+from kerasdist.training.epochs.epoch_iterator import EpochIterator
+from kerasdist.training.epochs.own_data import OwnData
 from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
 from tests.cases import exhaustive

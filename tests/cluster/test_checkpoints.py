@@ -20,8 +20,9 @@ import tensorflow as tf
 import kerasdist
 from kerasdist.private import names
 from kerasdist.training.context import peers
-from kerasdist.training.data import data_states, division
-from kerasdist.training.data.own_data import OwnData
+from kerasdist.training.data import division
+from kerasdist.training.epochs import data_states
+from kerasdist.training.epochs.own_data import OwnData
 from tests import test_warm_start
 from tests.callbacks import test_checkpoint, test_checkpoint_foreign
 from tests.cluster import outcomes, record_files

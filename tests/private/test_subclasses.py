@@ -18,7 +18,7 @@ DOCUMENTED = {"_get_variable_index"}
 def test_subclasses_use_no_private_name_of_their_bases():
     found = {f"{each.__module__}.{each.__name__}": names_of_bases(each) for each in our_classes()}
 
-    assert "kerasdist.training.data.epoch_iterator.EpochIterator" in found
+    assert "kerasdist.training.epochs.epoch_iterator.EpochIterator" in found
     assert {name: names for name, names in found.items() if names} == {}
 
 

@@ -18,8 +18,9 @@ import tensorflow as tf
 from kerasdist.private import keras_fit
 from kerasdist.support.terminal import announce
 from kerasdist.training.context import deployment, peers, running_call
-from kerasdist.training.data import data_checks, data_states, input_functions
-from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.data import data_checks, input_functions
+from kerasdist.training.epochs import data_states
+from kerasdist.training.epochs.epoch_iterator import EpochIterator
 from kerasdist.training.hooks import batch_hooks
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
 

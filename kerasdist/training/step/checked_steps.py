@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.training.data import batches
-from kerasdist.training.data.global_batches import GlobalBatches
+from kerasdist.training.epochs.global_batches import GlobalBatches
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.repeated_batches import RepeatedBatches
 from kerasdist.training.step.step_graphs import ITERATORS, StepGraphs

@@ -17,7 +17,7 @@ from kerasdist.private import keras_routes
 from kerasdist.support import memory
 from kerasdist.support.replaced_method import method_replaced
 from kerasdist.training.context import peers, running_call, traits
-from kerasdist.training.data.global_batches import GlobalBatches
+from kerasdist.training.epochs.global_batches import GlobalBatches
 from kerasdist.training.hooks.lazy_logs import LazyLogs, as_numbers, nesting_of
 from kerasdist.training.hooks.train_function import EnclosingFunction, TrainFunction
 from kerasdist.training.losses.loss_sums import LossSums

@@ -7,7 +7,7 @@ import keras
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
-from kerasdist.training.data.global_batches import GlobalBatches
+from kerasdist.training.epochs.global_batches import GlobalBatches
 from kerasdist.training.hooks import graph_checks
 from kerasdist.training.losses import whole_metrics
 from kerasdist.training.step import graph_errors, replica_run

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_fit
 from kerasdist.training.context import running_call
-from kerasdist.training.data.global_batches import GlobalBatches
+from kerasdist.training.epochs.global_batches import GlobalBatches
 from kerasdist.training.hooks import graph_checks
 from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.hooks.train_function import TrainFunction

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kerasdist.private import keras_optimizers
 from kerasdist.support.unique import by_unique_name
 from kerasdist.training.data.batches import WorkerPart, gathered
-from kerasdist.training.data.global_batches import GlobalBatches
+from kerasdist.training.epochs.global_batches import GlobalBatches
 from kerasdist.training.hooks.train_function import EnclosingFunction
 
 

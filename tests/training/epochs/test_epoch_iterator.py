@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.epochs.epoch_iterator import EpochIterator
 from tests import strategies
 from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy, each_strategy

@@ -11,10 +11,11 @@ import tensorflow as tf
 from kerasdist.private import dataset_adapter, keras_fit
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
-from kerasdist.training.data import data_checks, data_states, input_functions
-from kerasdist.training.data.data_states import DataStates
-from kerasdist.training.data.global_batches import GlobalBatches
-from kerasdist.training.data.own_data import OwnData
+from kerasdist.training.data import data_checks, input_functions
+from kerasdist.training.epochs import data_states
+from kerasdist.training.epochs.data_states import DataStates
+from kerasdist.training.epochs.global_batches import GlobalBatches
+from kerasdist.training.epochs.own_data import OwnData
 
 
 class EpochIterator(keras_fit.EpochIterator):

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from kerasdist.training.context import running_call
-from kerasdist.training.data.data_source import DataSource
+from kerasdist.training.epochs.data_source import DataSource
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
-from kerasdist.training.data import skipping
+from kerasdist.training.epochs import skipping
 
 
 def numbers():

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kerasdist.private import dataset_adapter, keras_fit
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import data_checks, division, element_order, file_caches
-from kerasdist.training.data.data_source import DataSource, Progress
+from kerasdist.training.epochs.data_source import DataSource, Progress
 
 # Elements that the shuffles of a dataset may hold for its state to be kept, once for each iterator:
 # TensorFlow writes 164 bytes for each, in 10 us.

@@ -16,9 +16,9 @@ from kerasdist.support.terminal import say
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.context.running_call import DataState
-from kerasdist.training.data import skipping
-from kerasdist.training.data.data_source import DataSource, Progress
-from kerasdist.training.data.own_data import OwnData
+from kerasdist.training.epochs import skipping
+from kerasdist.training.epochs.data_source import DataSource, Progress
+from kerasdist.training.epochs.own_data import OwnData
 
 # For a state to be kept with each checkpoint: elements that the shuffles of a dataset may hold, and
 # bytes of the states of all workers.

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist.private import dataset_adapter
-from kerasdist.training.data.data_source import DataSource
-from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.epochs.data_source import DataSource
+from kerasdist.training.epochs.epoch_iterator import EpochIterator
 from tests import strategies
 from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy, each_with_parameter_servers
@@ -57,7 +57,7 @@ import atexit, time
 sources = []
 atexit.register(sources.clear)  # The last to be called.
 
-from kerasdist.training.data.data_source import DataSource
+from kerasdist.training.epochs.data_source import DataSource
 
 class Slow:
     def __del__(self):
@@ -78,7 +78,7 @@ if {is_let_go}:
 def test_a_forked_process_waits_for_no_deletion_of_its_parent():
     program = """
 import os, sys, threading
-from kerasdist.training.data.data_source import DataSource
+from kerasdist.training.epochs.data_source import DataSource
 
 gate = threading.Event()
 
@@ -213,7 +213,7 @@ model.fit(data, steps_per_epoch=500, verbose=0)
 
 
 ENDS_WITH_PYTHON = """
-from kerasdist.training.data.data_source import DataSource
+from kerasdist.training.epochs.data_source import DataSource
 source = DataSource(iter([]))
 """
 
